@@ -1,0 +1,136 @@
+"""ack/budget-spent-once and ack/retry-is-free: the retry budget of a (partition, group).
+
+Reads the answers of `failed` acks. The budget is one counter: failures 1 to `retryLimit` come back, the next one is
+dead-lettered; one failure a call and lease, however many items. A completed batch, a dead letter or a drop resets it;
+a `retry`, an expiry or a partial ack does not, and `retry` does not count.
+Proves: a `failed` answered `dlq:true` was at least number `retryLimit` + 1, counting every failure that may have
+happened (budget-spent-once; retry-is-free where counting the retries as failures would explain it), and a `failed`
+answered without it was at most number `retryLimit`, counting only those certain since the last possible reset
+(budget-spent-once).
+The same ack sent again under the same lease may only repeat its answer: it counts once for certain, and is not read.
+Cannot prove anything about failures that were not answered, and nothing too late where dead letters are switched off.
+"""
+
+from __future__ import annotations
+
+from contract.checks.facts import Facts
+from contract.checks.model import Model, ReaderModel
+from contract.checks.readers import Ack, AckedItem
+from contract.checks.report import Report
+from contract.history import ConfigureCall
+from contract.verdicts import Violation
+
+SPENT, RETRY = RULES = ("ack/budget-spent-once", "ack/retry-is-free")
+
+
+def check(model: Model, report: Report) -> None:
+    """Files one violation for each answer that does not fit the count."""
+    for reader_model in model.readers.values():
+        if reader_model.reader.acks:
+            limits = retry_limits(model.facts, reader_model.reader.queue, model.profile.retry_limit)
+            files = dead_letters_on(model.facts, reader_model.reader.queue)
+            _Counter(model, reader_model, report, limits, files).run()
+
+
+def retry_limits(facts: Facts, queue: str, default: int) -> tuple[int, int]:
+    """Lowest and highest retry limit that may be in force."""
+    limits = {default}
+    for call in facts.configures:
+        request = call.request
+        assert isinstance(request, ConfigureCall)
+        limit = request.options.get("retryLimit")
+        if request.queue == queue and not call.refused and isinstance(limit, int):
+            limits.add(limit)
+    return min(limits), max(limits)
+
+
+def dead_letters_on(facts: Facts, queue: str) -> bool:
+    """Whether dead letters were never touched: then a spent budget is answered `dlq:true`."""
+    for call in facts.configures:
+        request = call.request
+        assert isinstance(request, ConfigureCall)
+        if request.queue == queue and {"deadLetterQueue", "dlqAfterMaxRetries"} & set(request.options):
+            return False
+    return True
+
+
+class _Counter:
+    """Counts the failures of one reader: as many as possible, and as many as certain."""
+
+    def __init__(
+        self, model: Model, reader_model: ReaderModel, report: Report, limits: tuple[int, int], files: bool
+    ) -> None:
+        self.model, self.reader_model, self.report = model, reader_model, report
+        self.lowest, self.highest = limits
+        self.files = files
+        self.most = self.least = self.retries = 0
+        self.restarts = model.facts.restarts
+
+    def run(self) -> None:
+        last = -1
+        sent: set[tuple[str | None, str]] = set()
+        for ack in self.reader_model.reader.acks:
+            if not ack.may_have_acted:
+                continue
+            if any(last < moment < ack.call.until for moment in self.restarts):
+                self.least = 0  # budgets may not survive a restart
+            last = ack.call.invoked
+            failed = [item for item in ack.items if item.fails and item.may_have_acted]
+            repeated = any((ack.lease_id, item.transaction_id) in sent for item in failed)
+            sent.update((ack.lease_id, item.transaction_id) for item in failed)
+            if failed:
+                self.most += 1
+                if ack.call.ok and ack.lease_id is not None and not repeated:
+                    self._compare(ack, failed)
+            elif any(item.status == "retry" for item in ack.items):
+                self.retries += 1
+            self._reset(ack, [] if repeated else failed)
+
+    def _compare(self, ack: Ack, failed: list[AckedItem]) -> None:
+        """Only a call of one item is read: in others the lowest signal decides, and the flag may speak of another."""
+        (item,) = failed if len(failed) == 1 else (None,)
+        if item is None or len(ack.items) != 1 or not item.done or _overlaps(self.reader_model, ack):
+            return
+        self.report.compared[SPENT] += 1
+        if self.retries:
+            self.report.compared[RETRY] += 1
+        if item.dead_lettered and self.most <= self.lowest:
+            rule = RETRY if self.most + self.retries > self.lowest else SPENT
+            self._file(rule, ack, f"failure {self.most} of {self.lowest} comes back", "it was dead-lettered")
+        elif not item.dead_lettered and self.files and self.least + 1 > self.highest:
+            expected = f"failure {self.least + 1} is dead-lettered: the limit is {self.highest}"
+            self._file(SPENT, ack, expected, "it was answered without dlq")
+
+    def _reset(self, ack: Ack, failed: list[AckedItem]) -> None:
+        """What may have reset the counter makes the certain count 0; what certainly did makes the possible count 0."""
+        filed = [item for item in ack.items if item.dead_lettered or item.status == "dlq"]
+        completes = [item for item in ack.items if item.completes and item.may_have_acted]
+        if filed or completes or not ack.call.ok or ack.lease_id is None:
+            self.least = 0
+        elif failed and all(item.done for item in failed) and len(ack.items) == 1:
+            self.least += 1
+        if ack.call.ok and failed and failed[0].done and failed[0].dead_lettered and len(ack.items) == 1:
+            self.most = self.retries = 0
+
+    def _file(self, rule: str, ack: Ack, expected: str, observed: str) -> None:
+        reader = self.reader_model.reader
+        self.report.violate(
+            Violation(
+                rule,
+                reader.queue,
+                reader.partition,
+                reader.group,
+                expected,
+                observed,
+                (ack.call.number,),
+                at_us=ack.call.returned_us,
+            )
+        )
+
+
+def _overlaps(model: ReaderModel, ack: Ack) -> bool:
+    """Whether another ack of the reader may have acted while this one was under way."""
+    return any(
+        other is not ack and other.call.invoked < ack.call.returned and other.call.until > ack.call.invoked
+        for other in model.reader.acks
+    )

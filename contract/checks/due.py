@@ -1,0 +1,204 @@
+"""Messages that a group must be given, and whether it was.
+
+Two places where the contract leaves no way out:
+
+- A *phase*: during a complete audit or drain, each group that popped there is given every message that was certainly
+  stored before the phase began and lies above the highest possible cursor.
+- An *empty answer*: a pop whose whole interval lies after every possible lease on a partition, while a message that
+  was certainly stored before it lies above the highest possible cursor, is not empty.
+
+A message that a run passed over without a possible commit stays due until the drain ends (`skipped`).
+
+A message that was given to the group before is *due again*; the others are *due first*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from contract.checks.cursors import Ceiling
+from contract.checks.facts import Call, Facts, Message, PhaseSpan
+from contract.checks.model import Model, ReaderModel
+from contract.checks.readers import Ack
+from contract.checks.report import names
+from contract.checks.stored_order import BEYOND, OLDEST, Log, comparable
+from contract.history import PopCall
+from contract.verdicts import Violation
+
+
+@dataclass(slots=True)
+class Due:
+    """One message that had to come. `moment` is when it had to have come by; `call` the empty pop, None for a phase.
+
+    `again`: the group had been given it before. `from_start`: no effect of the group's own can have moved its cursor.
+    """
+
+    model: ReaderModel
+    message: Message
+    came: bool
+    again: bool
+    from_start: bool
+    moment: int
+    where: str
+    call: Call | None = None
+    skipped: bool = False
+    released: Ack | None = None
+
+
+def due_messages(model: Model) -> list[Due]:
+    """Every message that had to come, come or not; computed once for all rules."""
+    return [due for due in _all(model) if due.released is None]
+
+
+def due_if_released(model: Model) -> list[Due]:
+    """Messages that had to come if an answer that a lease was released (`Due.released`) is believed."""
+    return [due for due in _all(model) if due.released is not None]
+
+
+def _all(model: Model) -> list[Due]:
+    found: list[Due] | None = model.shared.get("due")
+    if found is None:
+        found = model.shared["due"] = list(_due_messages(model))
+    return found
+
+
+def _due_messages(model: Model) -> Iterator[Due]:
+    for reader_model in model.readers.values():
+        for span in model.facts.phases:
+            if span.name in ("drain", "audit") and span.complete:
+                yield from _due_in_phase(model.facts, reader_model, span)
+        yield from _due_at_empty_pops(model, reader_model)
+
+
+def _due_in_phase(facts: Facts, model: ReaderModel, span: PhaseSpan) -> Iterator[Due]:
+    reader = model.reader
+    if not _popped_in(facts, model, span):
+        return
+    ceiling = model.trace.at_phase[span.begin]
+    given_before = {m for run in reader.runs if run.call.returned < span.begin for m in run.messages}
+    given_here = {m for run in reader.runs if span.begin < run.call.returned < span.end for m in run.messages}
+    messages = facts.partitions.get((reader.queue, reader.partition), [])
+    for message in _above(model.log, ceiling, messages, span.begin):
+        yield Due(
+            model,
+            message,
+            came=message in given_here,
+            again=message in given_before,
+            from_start=not ceiling.moved and not given_before,
+            moment=span.end,
+            where=span.name,
+        )
+    if span.name == "drain":
+        yield from _never_given_after_a_skip(model, span)
+
+
+def _never_given_after_a_skip(model: ReaderModel, span: PhaseSpan) -> Iterator[Due]:
+    for observation in model.trace.observations:
+        moment = observation.run.call.returned
+        for message in observation.skipped:
+            given = [run.call.returned for run in model.reader.runs if message in run.messages]
+            if any(other > moment for other in given):
+                continue
+            again = any(other < moment for other in given)
+            yield Due(model, message, False, again, False, span.end, span.name, skipped=True)
+
+
+def _popped_in(facts: Facts, model: ReaderModel, span: PhaseSpan) -> bool:
+    reader = model.reader
+    calls = [run.call for run in reader.runs] + reader.empty
+    return any(span.begin < call.invoked < span.end for call in calls)
+
+
+def _above(log: Log, ceiling: Ceiling, messages: list[Message], moment: int) -> Iterator[Message]:
+    """Messages certainly stored before `moment` and above the ceiling; what its budget may cover is left out."""
+    if ceiling.position == BEYOND:
+        return
+    stored = [message for message in messages if message.stored_by < moment]
+    placed = [
+        message
+        for message in log.order
+        if message.stored_by < moment
+        and comparable(ceiling.position, log.position[message])
+        and log.position[message] > ceiling.position
+    ]
+    yield from placed[ceiling.budget :]
+    if ceiling.position == OLDEST and not ceiling.budget:
+        # A cursor before everything: also what no read ever showed a place for was above it.
+        yield from (message for message in stored if message not in log.position)
+
+
+def _due_at_empty_pops(model: Model, reader_model: ReaderModel) -> Iterator[Due]:
+    reader, profile = reader_model.reader, model.profile
+    for call in reader_model.reader.empty:
+        assert isinstance(call.request, PopCall)
+        wildcard = call.request.partition is None
+        settle_s = profile.wildcard_settle_s if wildcard else profile.named_settle_s
+        ceiling = reader_model.trace.at_empty[call.number]
+        message = _first_above(reader_model.log, ceiling, call.invoked)
+        if message is None:
+            continue
+        settle_us = int(settle_s * 1_000_000)
+        released = None
+        if not reader_model.occupancy.free_throughout(call, settle_us=settle_us):
+            said = {ack.lease_id: ack for ack in reader.acks if _said_released(ack, call)}
+            leases = {lease_id for lease_id in said if lease_id is not None}
+            if not leases or not reader_model.occupancy.free_throughout(call, settle_us=settle_us, believed=leases):
+                continue
+            released = next(iter(said.values()))
+        given_before = any(run.call.returned < call.invoked for run in reader.runs)
+        again = any(message in run.messages for run in reader.runs if run.call.returned < call.invoked)
+        yield Due(
+            reader_model,
+            message,
+            came=False,
+            again=again,
+            from_start=not ceiling.moved and not given_before,
+            moment=call.returned,
+            where="empty pop",
+            call=call,
+            released=released,
+        )
+
+
+def _said_released(ack: Ack, call: Call) -> bool:
+    """Whether an answered ack said, before the pop was sent, that its lease is over."""
+    return ack.call.returned < call.invoked and any(item.done and item.released for item in ack.items)
+
+
+def _first_above(log: Log, ceiling: Ceiling, moment: int) -> Message | None:
+    if ceiling.position == BEYOND or ceiling.budget:
+        return None
+    if ceiling.position == OLDEST:
+        return next((message for message in log.order if message.stored_by < moment), None)
+    place = ceiling.position + 1
+    while (message := log.at.get(place)) is not None:
+        if message.stored_by < moment:
+            return message
+        place += 1
+    return None
+
+
+def missing_violation(rule: str, dues: list[Due], why: str) -> Violation:
+    """The violation that some messages did not come where they had to."""
+    first = dues[0]
+    reader = first.model.reader
+    messages = [due.message for due in dues]
+    if first.call is not None:
+        observed = f"the pop at step {first.call.step or first.call.phase} was empty"
+    else:
+        observed = f"the whole {first.where} did not bring {names(messages)}"
+    return Violation(
+        rule,
+        reader.queue,
+        reader.partition,
+        reader.group,
+        f"{names(messages)} {why}",
+        observed,
+        calls=tuple(_pushes(messages)) + ((first.call.number,) if first.call else ()),
+        at_us=first.call.returned_us if first.call else 0,
+    )
+
+
+def _pushes(messages: list[Message]) -> list[int]:
+    return sorted({message.push.number for message in messages if message.push is not None})

@@ -1,0 +1,112 @@
+"""group/independent-cursor and group/independent-lease: groups share the stored messages and nothing else.
+
+Reads runs and due messages of a group while another group acked or leased in the same partition.
+A run that starts where no own cursor can be, but exactly behind what another group may have acked, or a message that
+had to come and that another group may have acked by then: that group's ack moved this cursor (independent-cursor).
+A pop that had to be served and was empty while another group's lease may have been alive: that lease held it back
+(independent-lease).
+Cannot prove, from one history, that it was not the start of the group, or a loss; the smaller schedule tells.
+"""
+
+from __future__ import annotations
+
+from contract.checks.cursors import Observation
+from contract.checks.due import Due, due_messages, missing_violation
+from contract.checks.facts import Call, Message
+from contract.checks.group_start import seen_by_another
+from contract.checks.model import Model, ReaderModel
+from contract.checks.order_starts_at_cursor import where_it_starts
+from contract.checks.report import Report, violation_in_run
+from contract.checks.stored_order import BEYOND, OLDEST
+
+CURSOR, LEASE = RULES = ("group/independent-cursor", "group/independent-lease")
+
+
+def check(model: Model, report: Report) -> None:
+    """Files at most one violation of each rule for each run and each place where messages had to come."""
+    for reader_model in model.readers.values():
+        others = model.others(reader_model)
+        for observation in reader_model.trace.observations:
+            _check_run(report, reader_model, others, observation)
+    missing: dict[tuple[str, int, str, int], list[Due]] = {}
+    for due in due_messages(model):
+        for rule in _suspects(model, report, due):
+            missing.setdefault((rule, id(due.model), due.where, due.moment), []).append(due)
+    for (rule, *_), dues in missing.items():
+        what = "acked it" if rule == CURSOR else "holds a lease"
+        report.violate(missing_violation(rule, dues, f"must come: only another group {what}"))
+
+
+def _check_run(report: Report, model: ReaderModel, others: list[ReaderModel], observation: Observation) -> None:
+    call = observation.run.call
+    if any(_holds_lease(other, call, certainly=True) for other in others):
+        report.compared[LEASE] += 1
+    if observation.start is None or not observation.compared:
+        return
+    if any(effect.call.invoked < call.returned for other in others for effect in other.trace.commits):
+        report.compared[CURSOR] += 1
+    if not observation.skipped and not observation.again:
+        return
+    culprit = _whose_ack(others, observation)
+    if culprit is not None:
+        expected, observed = where_it_starts(model, observation)
+        observed += f"; group {culprit.reader.group} had acked up to there"
+        report.violate(
+            violation_in_run(CURSOR, observation.run, expected, observed, following=observation.following)
+        )
+
+
+def _whose_ack(others: list[ReaderModel], observation: Observation) -> ReaderModel | None:
+    """Another group that may have acked exactly up to the message before this run."""
+    assert observation.start is not None
+    for other in others:
+        for effect in other.trace.commits:
+            if (
+                effect.position != OLDEST
+                and effect.position == observation.start - 1
+                and effect.call.invoked < observation.run.call.returned
+            ):
+                return other
+    return None
+
+
+def _suspects(model: Model, report: Report, due: Due) -> list[str]:
+    """Counts the evidence of one due message; the rules that its absence violates."""
+    if due.skipped:
+        return []
+    others = model.others(due.model)
+    leased = due.call is not None and any(_holds_lease(other, due.call, certainly=False) for other in others)
+    acked = not due.again and any(acked_up_to(other, due.message, due.moment) for other in others)
+    if acked:
+        report.compared[CURSOR] += 1
+    if leased:
+        report.compared[LEASE] += 1
+    if due.came:
+        return []
+    suspects = [LEASE] if leased else []
+    if acked and seen_by_another(model, due.model, due.message):
+        suspects.append(CURSOR)
+    return suspects
+
+
+def _holds_lease(other: ReaderModel, call: Call, *, certainly: bool) -> bool:
+    for lease in other.leases:
+        if lease.run.call.returned >= call.invoked:
+            continue
+        if certainly:
+            if lease.certainly_alive(call.returned, call.returned_us):
+                return True
+        elif not lease.certainly_over(call.invoked, call.invoked_us):
+            return True
+    return False
+
+
+def acked_up_to(other: ReaderModel, message: Message, moment: int) -> bool:
+    """Whether another group may have acked the message, or something above it, by `moment`."""
+    place = other.log.position.get(message)
+    for effect in other.trace.commits:
+        if effect.call.invoked >= moment or effect.position in (OLDEST, BEYOND):
+            continue
+        if place is None or effect.position >= place:
+            return True
+    return False

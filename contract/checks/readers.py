@@ -1,0 +1,174 @@
+"""A reader is one consumer group on one partition: what it was given, what it acked, what it may have taken unseen.
+
+Everything that the contract promises about cursors and leases is promised per reader; groups share nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from contract.checks.facts import Call, Facts, Message, PartitionKey, Run, ack_items, group_name
+from contract.history import AckCall, AckResult, PopCall, PopResult
+
+COMPLETED = frozenset({"completed", "success", "acked", "ok"})
+
+ReaderKey = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class AckedItem:
+    """One item of an ack: the messages that its id may mean, what was asked, what was answered.
+
+    `done` False: answered as not done; `unknown`: nobody knows.
+    """
+
+    index: int
+    meant: list[Message]
+    status: str
+    done: bool
+    unknown: bool
+    noop: bool
+    dead_lettered: bool
+    released: bool | None
+    transaction_id: str
+
+    @property
+    def may_have_acted(self) -> bool:
+        """It was done, or perhaps it was."""
+        return self.done or self.unknown
+
+    @property
+    def completes(self) -> bool:
+        """Its status moves the cursor to the message."""
+        return self.status in COMPLETED
+
+    @property
+    def fails(self) -> bool:
+        """Its status spends a retry; words that the contract does not know count as `failed`."""
+        return not self.completes and self.status not in ("retry", "dlq")
+
+
+@dataclass(slots=True)
+class Ack:
+    """The items of one ack call that belong to one reader and one lease: they act together."""
+
+    call: Call
+    lease_id: str | None
+    items: list[AckedItem]
+
+    @property
+    def may_have_acted(self) -> bool:
+        """At least one item may have had an effect."""
+        return any(item.may_have_acted for item in self.items)
+
+
+@dataclass(slots=True)
+class Reader:
+    """One consumer group on one partition.
+
+    `runs` by return, `acks` by invocation. `unseen` are pops with an unknown outcome that may have taken from the
+    partition. `empty` are answered pops that covered the partition and gave nothing at all.
+    """
+
+    queue: str
+    partition: str
+    group: str
+    runs: list[Run] = field(default_factory=list)
+    acks: list[Ack] = field(default_factory=list)
+    unseen: list[Call] = field(default_factory=list)
+    empty: list[Call] = field(default_factory=list)
+
+    @property
+    def key(self) -> ReaderKey:
+        """Queue, partition, group."""
+        return (self.queue, self.partition, self.group)
+
+
+def build_readers(facts: Facts) -> dict[ReaderKey, Reader]:
+    """Every reader that the history gives a hint of."""
+    readers: dict[ReaderKey, Reader] = {}
+    partitions: dict[str, list[str]] = {}
+    for queue, partition in facts.partitions:
+        partitions.setdefault(queue, []).append(partition)
+    for call in facts.pops:
+        if not call.refused:
+            _add_pop(readers, partitions, call)
+    for run in facts.runs:
+        reader_of(readers, run.queue, run.partition, run.group).runs.append(run)
+    by_transaction = _index_transactions(facts)
+    for call, request, result in ack_items(facts):
+        _add_ack(readers, by_transaction, call, request, result)
+    return readers
+
+
+def reader_of(readers: dict[ReaderKey, Reader], queue: str, partition: str, group: str) -> Reader:
+    """The reader of that key, made where it is new."""
+    key = (queue, partition, group)
+    reader = readers.get(key)
+    if reader is None:
+        reader = readers[key] = Reader(queue, partition, group)
+    return reader
+
+
+def covered(request: PopCall, partitions: dict[str, list[str]]) -> list[str]:
+    """The partitions that a pop may take from."""
+    if request.partition is not None:
+        return [request.partition]
+    return partitions.get(request.queue, [])
+
+
+def _add_pop(readers: dict[ReaderKey, Reader], partitions: dict[str, list[str]], call: Call) -> None:
+    request, result = call.request, call.result
+    assert isinstance(request, PopCall)
+    group = group_name(request.group)
+    empty = isinstance(result, PopResult) and not result.message_ids
+    for partition in covered(request, partitions):
+        reader = reader_of(readers, request.queue, partition, group)
+        if call.unknown:
+            reader.unseen.append(call)
+        elif empty:
+            reader.empty.append(call)
+
+
+def _index_transactions(facts: Facts) -> dict[tuple[str, str, str], list[Message]]:
+    index: dict[tuple[str, str, str], list[Message]] = {}
+    for (queue, partition), messages in facts.partitions.items():
+        for message in messages:
+            if message.transaction_id is not None:
+                index.setdefault((queue, partition, message.transaction_id), []).append(message)
+    return index
+
+
+def _add_ack(
+    readers: dict[ReaderKey, Reader],
+    by_transaction: dict[tuple[str, str, str], list[Message]],
+    call: Call,
+    request: AckCall,
+    result: AckResult | None,
+) -> None:
+    parts: dict[tuple[PartitionKey, str | None], Ack] = {}
+    for index, status in enumerate(request.statuses):
+        partition, transaction_id = request.partitions[index], request.transaction_ids[index]
+        part_key = ((request.queue, partition), request.lease_ids[index])
+        ack = parts.get(part_key)
+        if ack is None:
+            ack = parts[part_key] = Ack(call, request.lease_ids[index], [])
+            reader_of(readers, request.queue, partition, group_name(request.group)).acks.append(ack)
+        meant = by_transaction.get((request.queue, partition, transaction_id), [])
+        ack.items.append(_item(index, meant, status, transaction_id, result))
+
+
+def _item(index: int, meant: list[Message], status: str, transaction_id: str, result: AckResult | None) -> AckedItem:
+    if result is None:
+        return AckedItem(index, meant, status, False, True, False, False, None, transaction_id)
+    return AckedItem(
+        index,
+        meant,
+        status,
+        done=result.successes[index],
+        unknown=index in result.unknown_items,
+        noop=bool(result.noops[index]),
+        dead_lettered=bool(result.dead_lettered[index]),
+        released=result.released[index],
+        transaction_id=transaction_id,
+    )

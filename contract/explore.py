@@ -1,0 +1,322 @@
+"""The whole line as one function: draw schedules, play them, judge the histories, make what fails small.
+
+Hypothesis draws, in rounds, each with a seed of its own and another mix of steps. Its shrinker is not used: what fails
+is made small at once by `contract.shrink`, confirmed, and its rules are set aside, so that a run goes on to find what
+else is wrong. In simulation the seed decides everything; on a real broker it decides what is drawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import hypothesis
+import msgspec
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+
+from contract.errors import CouldNotJudge
+from contract.finding import Failure, Found, Replayed, investigate, lanes_of, replay, without_rules
+from contract.history import History, Invoke
+from contract.judge import headline, judge
+from contract.merging import Merger, merged
+from contract.situations import SITUATIONS, situations
+from contract.targets import Target
+from contract.verdicts import RuleVerdict
+from strategies.draw import BROKER_FAULTS, FAULTS, KINDS, WORKLOADS, Features
+from strategies.draw import schedules as drawn_schedules
+from strategies.schedule import Schedule, to_json
+
+__all__ = [
+    "DRAW",
+    "MIX",
+    "Exploration",
+    "Failure",
+    "Progress",
+    "Replayed",
+    "Run",
+    "explore",
+    "features_of",
+    "merged",
+    "replay",
+    "seed_of",
+]
+
+DRAW = settings(
+    settings.get_profile("default"),
+    database=None,
+    deadline=None,
+    derandomize=False,
+    report_multiple_bugs=False,
+    print_blob=False,
+    phases=(Phase.explicit, Phase.generate, Phase.target),
+    suppress_health_check=(HealthCheck.too_slow,),
+)
+"""Built on Hypothesis's own defaults, never on a loaded profile: under CI=true that would draw the same each time."""
+
+ROUND = 60
+"""Schedules of one round."""
+
+MIX = ("any", "order", "groups", "redelivery", "acks")
+"""Whose weights the rounds take, in turn."""
+
+FRUITLESS_ROUNDS = 50
+"""After so many rounds without a new schedule there is none left to draw."""
+
+SPARE = 5
+"""Draws beyond what is needed: Hypothesis begins each round with the same plain draw, and may repeat itself."""
+
+PLAYS_PER_LANE = 2
+"""Schedules that are drawn for each lane at once, so that a lane that is done early has more to do."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a run is. `doing` is "exploring" or "shrinking"."""
+
+    schedules: int
+    requests: int
+    seconds: float
+    failures: int
+    doing: str
+
+
+class Exploration(msgspec.Struct, frozen=True):
+    """What a whole run came to. `situations` counts the histories that reached each."""
+
+    target: str
+    profile: str
+    seed: int
+    schedules: int
+    requests: int
+    seconds: float
+    rules: tuple[RuleVerdict, ...]
+    situations: dict[str, int]
+    never_reached: tuple[str, ...]
+    failures: tuple[Failure, ...]
+
+
+def explore(
+    target: Target,
+    *,
+    seed: int,
+    schedules: int | None = None,
+    max_time_s: float | None = None,
+    history_dir: Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    workloads: Sequence[str] = MIX,
+    saved: Sequence[Schedule] = (),
+    so_far: Callable[[Exploration], None] | None = None,
+) -> Exploration:
+    """Draws and plays schedules until `schedules` were played or `max_time_s` has passed, and judges them all.
+
+    `saved` schedules are played before anything is drawn, and count. With `history_dir` each history is written there
+    as "1.jsonl", "2.jsonl", ... while it happens. `so_far` gets what was found when the run is cut short. Raises
+    `CouldNotJudge` where the target cannot be reached, and `ValueError` where neither limit is given.
+    """
+    if schedules is None and max_time_s is None:
+        raise ValueError("an exploration needs an end: give schedules or max_time_s")
+    run = Run(target, seed=seed, schedules=schedules, max_time_s=max_time_s, history_dir=history_dir)
+    explorer = _Explorer(run, progress)
+    try:
+        explorer.play_all(saved)
+        number = 0
+        while not explorer.over:
+            workload = workloads[number % len(workloads)]
+            strategy = drawn_schedules(WORKLOADS[workload], features=features_of(target))
+            explorer.round(strategy, seed=seed_of(seed, workload, number))
+            number += 1
+    except (KeyboardInterrupt, CouldNotJudge):
+        if so_far is not None and run.played:
+            so_far(run.exploration(explorer.failures))
+        raise
+    return run.exploration(explorer.failures)
+
+
+def features_of(target: Target) -> Features:
+    """What may be drawn for a target: the faults that happen there, and short waits where they cost real time."""
+    missing = (FAULTS | BROKER_FAULTS) - target.faults
+    return Features(kinds=KINDS - missing, short_waits=not target.profile.virtual_time)
+
+
+def seed_of(*parts: object) -> int:
+    """One seed from several parts, the same in every process."""
+    text = "/".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
+
+
+class Run:
+    """What was played and judged so far, and how much may still be: the bookkeeping of one run."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        seed: int,
+        schedules: int | None = None,
+        max_time_s: float | None = None,
+        history_dir: Path | None = None,
+    ) -> None:
+        self.target = target
+        self.seed = seed
+        self.played = 0
+        self.requests = 0
+        self._most = schedules
+        self._max_time_s = max_time_s
+        self._history_dir = history_dir
+        self._start_s = time.monotonic()
+        self._merger = Merger()
+        self._situations: Counter[str] = Counter()
+
+    @property
+    def over(self) -> bool:
+        """Whether the schedules or the time are used up."""
+        if self._most is not None and self.played >= self._most:
+            return True
+        return self._max_time_s is not None and self.elapsed_s() >= self._max_time_s
+
+    def left(self, most: int) -> int:
+        """How many schedules may still be played, up to `most`."""
+        return most if self._most is None else min(most, self._most - self.played)
+
+    def elapsed_s(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._start_s
+
+    def play(self, schedule: Schedule) -> Found:
+        """Plays one schedule and judges it."""
+        return self._judged(schedule, self.target.play(schedule, seed=self.seed, path=self.path(self.played + 1)))
+
+    def play_many(self, schedules: Sequence[Schedule]) -> Iterator[Found]:
+        """Plays schedules, side by side where the target can, until the run is over. Nothing happens until asked."""
+        lanes = lanes_of(self.target)
+        size = lanes * PLAYS_PER_LANE if lanes > 1 else 1
+        first = 0
+        while first < len(schedules) and not self.over:
+            batch = schedules[first : first + self.left(size)]
+            first += len(batch)
+            paths = [self.path(self.played + number) for number in range(1, len(batch) + 1)]
+            histories = self.target.play_many(batch, seed=self.seed, paths=paths)
+            found = [self._judged(schedule, history) for schedule, history in zip(batch, histories, strict=True)]
+            yield from found
+
+    def path(self, name: int | str) -> Path | None:
+        """Where a history is written; None where none is kept."""
+        return None if self._history_dir is None else self._history_dir / f"{name}.jsonl"
+
+    def exploration(self, failures: Sequence[Failure] = ()) -> Exploration:
+        """What the run came to so far."""
+        reached = dict(sorted(self._situations.items()))
+        return Exploration(
+            target=self.target.describe,
+            profile=self.target.profile.name,
+            seed=self.seed,
+            schedules=self.played,
+            requests=self.requests,
+            seconds=self.elapsed_s(),
+            rules=self._merger.rules(),
+            situations=reached,
+            never_reached=tuple(name for name in SITUATIONS if name not in reached),
+            failures=tuple(failures),
+        )
+
+    def _judged(self, schedule: Schedule, history: History) -> Found:
+        judgement = judge(history, self.target.profile)
+        judgement = msgspec.structs.replace(judgement, situations=judgement.situations | situations(history))
+        self.played += 1
+        self.requests += sum(isinstance(event, Invoke) for event in history.events)
+        self._merger.add(judgement.rules)
+        self._situations.update(judgement.situations)
+        return Found(schedule, history, judgement, self.elapsed_s())
+
+
+class _Explorer:
+    """Rounds of drawing and playing, with the rules that were found set aside."""
+
+    def __init__(self, run: Run, progress: Callable[[Progress], None] | None) -> None:
+        self.failures: list[Failure] = []
+        self._run = run
+        self._progress = progress
+        self._aside: set[str] = set()
+        self._known: set[bytes] = set()
+        self._fruitless = 0
+        self._error: BaseException | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the budget is used up, or nothing new can be drawn."""
+        return self._run.over or self._fruitless >= FRUITLESS_ROUNDS
+
+    def round(self, strategy: st.SearchStrategy[Schedule], *, seed: int) -> None:
+        """Draws and plays up to one round of schedules."""
+        lanes, before = lanes_of(self._run.target), self._run.played
+        if lanes == 1:
+            self._draw(strategy, seed, self._run.left(ROUND), self._play_drawn)
+        else:
+            batch: list[Schedule] = []
+            self._draw(strategy, seed, self._run.left(lanes * PLAYS_PER_LANE), batch.append)
+            self.play_all(batch)
+        if self._error is not None:
+            raise self._error
+        self._fruitless = 0 if self._run.played > before else self._fruitless + 1
+
+    def play_all(self, schedules: Sequence[Schedule]) -> None:
+        """Plays schedules and looks at their histories."""
+        for found in self._run.play_many(schedules):
+            self._look(found)
+
+    def _draw(
+        self,
+        strategy: st.SearchStrategy[Schedule],
+        seed: int,
+        count: int,
+        use: Callable[[Schedule], None],
+    ) -> None:
+        """Draws schedules and hands on the new ones, up to `count` and until the run is over."""
+        used = 0
+
+        @hypothesis.seed(seed)
+        @settings(DRAW, max_examples=count + SPARE)
+        @hypothesis.given(strategy)
+        def draw(schedule: Schedule) -> None:
+            nonlocal used
+            text = to_json(schedule)
+            if used < count and self._error is None and not self._run.over and text not in self._known:
+                self._known.add(text)
+                used += 1
+                use(schedule)
+
+        draw()
+
+    def _play_drawn(self, schedule: Schedule) -> None:
+        """Plays one schedule inside Hypothesis, which must not see an error: it would play the schedule again."""
+        try:
+            found = self._run.play(schedule)
+            self._look(found)
+        except Exception as error:
+            self._error = error
+            return
+        hypothesis.target(float(len(found.judgement.situations)), label="situations")
+
+    def _look(self, found: Found) -> None:
+        self._report("exploring")
+        if headline(without_rules(found.judgement, self._aside)) is None:
+            return
+        self._report("shrinking")
+        failure = investigate(
+            found,
+            self._run.target,
+            aside=self._aside,
+            seed=self._run.seed,
+            elapsed_s=self._run.elapsed_s,
+            history_path=self._run.path(f"minimal-{len(self.failures) + 1}"),
+        )
+        self.failures.append(failure)
+        self._aside.update((failure.violation.rule, *failure.also))
+
+    def _report(self, doing: str) -> None:
+        if self._progress is not None:
+            run = self._run
+            self._progress(Progress(run.played, run.requests, run.elapsed_s(), len(self.failures), doing))

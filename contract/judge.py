@@ -1,0 +1,126 @@
+"""The judge: a history in, one verdict a rule out.
+
+Two passes: the model (facts, stored order, cursors, leases), then the checks. A check that crashes makes its own rules
+ERROR and takes nothing else with it. A rule that compared nothing is NOT EXERCISED, never PASS.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+from contract.checks import (
+    ack_answers,
+    ack_budget,
+    ack_signals,
+    ack_stale_lease_refused,
+    delivery_attempts,
+    delivery_budgets,
+    delivery_not_again,
+    group_independent,
+    group_start,
+    lease_dead_stays_dead,
+    lease_due_again,
+    lease_exclusive,
+    lease_one_for_call,
+    one_result_per_item,
+    order_offsets_dense,
+    order_push_order,
+    order_runs,
+    order_starts_at_cursor,
+    push_accounted_for,
+    push_identity_unchanged,
+    push_payload_unchanged,
+    push_stored_is_delivered,
+)
+from contract.checks.model import Model, build_model
+from contract.checks.report import Report
+from contract.history import History
+from contract.profile import PROFILES, SIMULATED, Profile
+from contract.rules import HEADLINES, RULES
+from contract.verdicts import Judgement, RuleVerdict, Verdict, Violation
+
+Check = Callable[[Model, Report], None]
+
+CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = tuple(
+    (module.RULES, module.check)
+    for module in (
+        push_stored_is_delivered,
+        push_accounted_for,
+        push_payload_unchanged,
+        push_identity_unchanged,
+        one_result_per_item,
+        order_push_order,
+        order_runs,
+        order_starts_at_cursor,
+        order_offsets_dense,
+        group_start,
+        group_independent,
+        lease_exclusive,
+        lease_due_again,
+        lease_one_for_call,
+        lease_dead_stays_dead,
+        delivery_not_again,
+        delivery_budgets,
+        delivery_attempts,
+        ack_stale_lease_refused,
+        ack_signals,
+        ack_budget,
+        ack_answers,
+    )
+)
+
+
+def judge(history: History, profile: Profile | None = None) -> Judgement:
+    """Judges one history by all rules. `profile` None takes the one that the header names.
+
+    Never raises for what a broker answered: a crash of the model makes every rule ERROR, with the place.
+    """
+    used = profile or PROFILES.get(history.header.profile, SIMULATED)
+    report = Report()
+    errors: dict[str, str] = {}
+    try:
+        model = build_model(history, used)
+    except Exception as error:
+        reason = _place(error)
+        return Judgement(tuple(RuleVerdict(rule, Verdict.ERROR, reason=reason) for rule in RULES))
+    for rules, check in CHECKS:
+        try:
+            check(model, report)
+        except Exception as error:
+            errors.update((rule, _place(error)) for rule in rules)
+    if model.facts.deleted_queues:
+        for rule in RULES:
+            report.skip(rule, "the queue was deleted in this history")
+    return Judgement(tuple(_verdict(rule, report, errors, used) for rule in RULES))
+
+
+def _place(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename.rsplit('/', 1)[-1]}:{last.lineno})"
+
+
+def _verdict(rule: str, report: Report, errors: dict[str, str], profile: Profile) -> RuleVerdict:
+    compared = report.compared[rule]
+    deviations = {(known.rule, known.signature) for known in profile.deviations}
+    found = report.violations.get(rule, [])
+    known = tuple(violation for violation in found if (violation.rule, violation.signature) in deviations)
+    violations = tuple(violation for violation in found if (violation.rule, violation.signature) not in deviations)
+    if rule in errors:
+        return RuleVerdict(rule, Verdict.ERROR, compared, errors[rule], violations, known)
+    if rule in report.skipped:
+        return RuleVerdict(rule, Verdict.SKIP, 0, report.skipped[rule])
+    if violations:
+        return RuleVerdict(rule, Verdict.FAIL, max(compared, len(violations)), violations=violations, known=known)
+    verdict = Verdict.PASS if compared else Verdict.NOT_EXERCISED
+    return RuleVerdict(rule, verdict, compared, known=known)
+
+
+def headline(judgement: Judgement) -> Violation | None:
+    """The violation to show first: of the most specific rule, and there the first that follows from no other."""
+    failed = {verdict.rule: verdict for verdict in judgement.rules if verdict.violations}
+    for rule in HEADLINES:
+        if rule in failed:
+            violations = failed[rule].violations
+            return next((violation for violation in violations if not violation.following), violations[0])
+    return None

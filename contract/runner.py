@@ -1,0 +1,452 @@
+"""Plays one schedule against a broker and records what happens.
+
+The runner knows no transport and no clock of its own: a `World` gives it both, so that the same steps run in virtual
+time in this process and in real time against a broker somewhere else. After the steps it heals, drains and audits
+(`contract/ending.py`).
+
+Partitions and groups of a schedule are taken modulo their number, so that a schedule stays meaningful when a smaller
+world is put under it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from client import BrokerClient, Message, PopAnswer
+from contract import ending, history
+from contract.calls import Caller, LeaseHorizon
+from contract.payloads import payload
+from contract.profile import Profile
+from strategies.schedule import (
+    Ack,
+    Advance,
+    Configure,
+    CrashConsumer,
+    Extend,
+    Faulty,
+    KillBroker,
+    LaneStep,
+    LoseAnswer,
+    Parallel,
+    PauseBroker,
+    Pop,
+    Push,
+    RepeatRequest,
+    Request,
+    RestartBroker,
+    Schedule,
+    Step,
+    StorageFault,
+    Storm,
+)
+
+
+class BrokerControl(Protocol):
+    """What can be done to the broker itself."""
+
+    @property
+    def supports(self) -> frozenset[str]:
+        """The tags of the broker faults that work here, as "kill-broker"."""
+
+    @property
+    def up(self) -> bool:
+        """Whether the broker runs (it may be paused)."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the broker stands still."""
+
+    async def kill(self) -> None:
+        """kill -9: nothing that was not stored survives."""
+
+    async def stop(self) -> None:
+        """An orderly stop."""
+
+    async def start(self) -> None:
+        """Starts it again on the same data; returns when it takes requests."""
+
+    def pause(self) -> None:
+        """It does nothing until `resume`."""
+
+    def resume(self) -> None:
+        """Goes on after a pause."""
+
+    def fail_storage(self, operations: int) -> None:
+        """Its storage refuses the next writes."""
+
+
+class NoControl:
+    """A broker that only its clients can reach."""
+
+    supports: frozenset[str] = frozenset()
+    up = True
+    paused = False
+
+    async def kill(self) -> None:
+        """Not possible."""
+
+    async def stop(self) -> None:
+        """Not possible."""
+
+    async def start(self) -> None:
+        """Not needed."""
+
+    def pause(self) -> None:
+        """Not possible."""
+
+    def resume(self) -> None:
+        """Not needed."""
+
+    def fail_storage(self, operations: int) -> None:
+        """Not possible."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Where a schedule plays.
+
+    `client` gives the client of a worker ("A/0"). `groups` are the names on the wire of the groups of the schedule, in
+    its order; `audit_group` is the beginning of names that no group has. `now_us` is the target's clock, microseconds
+    since the run began; waits are `asyncio.sleep` on the running loop. `idle` waits up to so many seconds until no
+    request is on its way or at work, and says whether it came to that.
+    """
+
+    client: Callable[[str], BrokerClient]
+    queue: str
+    groups: tuple[str, ...]
+    audit_group: str
+    now_us: Callable[[], int]
+    idle: Callable[[float], Awaitable[bool]]
+    profile: Profile
+    seed: int = 0
+    control: BrokerControl = field(default_factory=NoControl)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run came to: its requests, and whether the broker could be reached to its end ("" when it could)."""
+
+    requests: int
+    unreachable: str = ""
+
+
+async def run_schedule(world: World, schedule: Schedule, recorder: history.Recorder) -> Summary:
+    """Plays the steps, heals, drains and audits, and records all of it up to the end marker."""
+    caller = Caller(recorder, world.client, world.now_us, LeaseHorizon(world.profile.default_lease_s))
+    return await Runner(world, schedule, caller).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What a pop gave to a worker."""
+
+    group: int
+    worker: str
+    lease_id: str
+    messages: tuple[Message, ...]
+
+
+class Runner:
+    """One run of one schedule."""
+
+    def __init__(self, world: World, schedule: Schedule, caller: Caller) -> None:
+        self._world = world
+        self._schedule = schedule
+        self._caller = caller
+        self._partitions = tuple([f"p{number}" for number in range(schedule.partitions)])
+        self._batches: dict[int, _Batch] = {}
+        self._leases: dict[tuple[int, str], list[str]] = {}  # all seen, in order, by group and partition id
+        self._crashes: dict[str, int] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._messages = 0
+        self._random: random.Random | None = None
+
+    async def run(self) -> Summary:
+        """Plays everything, the ending included."""
+        caller, world = self._caller, self._world
+        try:
+            caller.add(history.Phase(world.now_us(), "schedule"))
+            for number, step in enumerate(self._schedule.steps, 1):
+                await self._step(step, str(number))
+            caller.add(history.PhaseEnd(world.now_us(), "schedule", complete=True))
+            unreachable = await ending.play(
+                caller,
+                queue=world.queue,
+                groups=tuple(zip(world.groups, [group.mode for group in self._schedule.groups], strict=True)),
+                workers=tuple([f"{group.name or 'q'}/drain" for group in self._schedule.groups]),
+                partitions=self._partitions,
+                audit_group=world.audit_group,
+                profile=world.profile,
+                heal=self._heal,
+            )
+        finally:
+            for task in tuple(self._background):
+                task.cancel()
+        caller.close()
+        return Summary(caller.calls, unreachable)
+
+    # Steps --------------------------------------------------------------------------------------------------------
+
+    async def _step(self, step: Step, path: str) -> None:
+        if isinstance(step, Parallel):
+            await self._parallel(step, path)
+        elif isinstance(step, Storm):
+            self._caller.note("not supported yet: storm", path)
+        else:
+            await self._lane_step(step, path, "")
+
+    async def _parallel(self, step: Parallel, path: str) -> None:
+        async with asyncio.TaskGroup() as lanes:
+            for number, lane in enumerate(step.lanes, 1):
+                lanes.create_task(self._lane(lane, f"{path}.{number}", f"/{number}"), name=f"lane {path}.{number}")
+
+    async def _lane(self, steps: tuple[LaneStep, ...], path: str, suffix: str) -> None:
+        for number, step in enumerate(steps, 1):
+            await self._lane_step(step, f"{path}.{number}", suffix)
+
+    async def _lane_step(self, step: LaneStep, path: str, suffix: str) -> None:
+        if isinstance(step, Request):
+            await self._request(step, path, suffix, None, "")
+        elif isinstance(step, RepeatRequest):
+            await self._repeat(step, path, suffix)
+        elif isinstance(step, Faulty):
+            await self._request(step.step, path, suffix, step, _tag(step))
+        elif isinstance(step, Advance):
+            await asyncio.sleep(step.ms / 1000)
+        elif isinstance(step, CrashConsumer):
+            self._crash_consumer(step, path)
+        else:
+            await self._broker_fault(step, path)
+
+    async def _repeat(self, step: RepeatRequest, path: str, suffix: str) -> None:
+        """Sends the request, and the very same again a while after its answer; nobody sees the second answer."""
+        sent = await self._request(step.step, path, suffix, None, _tag(step))
+        if sent is None:
+            return
+        request, worker = sent
+        again = self._again(request, worker, path, step)
+        task = asyncio.get_running_loop().create_task(again, name=f"repetition {path}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _again(self, request: history.Call, worker: str, path: str, step: RepeatRequest) -> None:
+        if step.ms:
+            await asyncio.sleep(step.ms / 1000)
+        unseen = LoseAnswer(step.step)
+        jitter = step.step.jitter
+        await self._caller.send(request, worker, step=path, fault=unseen, fault_name=_tag(step), jitter=jitter)
+
+    # Requests -----------------------------------------------------------------------------------------------------
+
+    async def _request(
+        self, step: Request, path: str, suffix: str, fault: Faulty | None, fault_name: str
+    ) -> tuple[history.Call, str] | None:
+        """Sends the request of a step. Returns what was sent and by whom; None where the step was a no-op."""
+        if isinstance(step, Push):
+            worker, request = "push" + suffix, self._push(step)
+        elif isinstance(step, Pop):
+            return await self._pop(step, path, fault, fault_name)
+        elif isinstance(step, Configure):
+            worker, request = "configure" + suffix, self._configure(step)
+        else:
+            batch = self._batches.get(step.pop)
+            built = (
+                None
+                if batch is None
+                else self._ack(step, batch)
+                if isinstance(step, Ack)
+                else self._extend(step, batch)
+            )
+            if batch is None or built is None:
+                self._caller.note(f"no-op: pop {step.pop} left nothing to {_tag(step)}", path)
+                return None
+            worker, request = batch.worker, built
+        await self._caller.send(request, worker, step=path, fault=fault, fault_name=fault_name, jitter=step.jitter)
+        return request, worker
+
+    def _push(self, step: Push) -> history.Call:
+        payloads = []
+        for item in step.items:
+            self._messages += 1
+            payloads.append(payload(item.payload, self._messages))
+        return history.PushCall(
+            self._world.queue,
+            tuple([self._partition(item.partition) for item in step.items]),
+            tuple([None if item.key is None else f"t{item.key}" for item in step.items]),
+            tuple(payloads),
+        )
+
+    async def _pop(self, step: Pop, path: str, fault: Faulty | None, fault_name: str) -> tuple[history.Call, str]:
+        group = step.group % len(self._world.groups)
+        worker = self._worker(group, step.worker)
+        name = self._world.groups[group]
+        request = history.PopCall(
+            self._world.queue,
+            name,
+            None if step.partition is None else self._partition(step.partition),
+            step.batch,
+            step.partitions if step.partition is None else None,
+            step.lease_s,
+            step.wait_ms or None,
+            step.auto_ack,
+            (step.mode or self._schedule.groups[group].mode) if name else None,
+            "now" if step.from_now and name else None,
+        )
+        crashes = self._crashes.get(worker, 0)
+        answer = await self._caller.send(
+            request, worker, step=path, fault=fault, fault_name=fault_name, jitter=step.jitter
+        )
+        if answer.value is not None and self._crashes.get(worker, 0) == crashes:
+            self._take(step.label, group, worker, answer.value)
+        return request, worker
+
+    def _take(self, label: int, group: int, worker: str, answer: PopAnswer) -> None:
+        """Keeps what a pop gave, for the acks that refer to it."""
+        self._batches[label] = _Batch(group, worker, answer.lease_id, answer.messages)
+        for message in answer.messages:
+            lease_id = message.lease_id or answer.lease_id
+            seen = self._leases.setdefault((group, message.partition_id), [])
+            if lease_id and lease_id not in seen[-1:]:
+                seen.append(lease_id)
+
+    def _ack(self, step: Ack, batch: _Batch) -> history.Call | None:
+        chosen: list[tuple[Message, str]] = []
+        last = len(batch.messages) - 1
+        for item in step.items if step.batch else step.items[:1]:
+            message = batch.messages[min(item.message, last)] if last >= 0 else None
+            # Beyond the batch means its last message, but not once more; what a schedule names twice is sent twice.
+            if message is not None and (item.message <= last or all(message is not other for other, _ in chosen)):
+                chosen.append((message, item.status))
+        if not chosen:
+            return None
+        messages = [message for message, _ in chosen]
+        return history.AckCall(
+            self._world.queue,
+            self._world.groups[batch.group],
+            step.batch,
+            tuple([message.partition for message in messages]),
+            tuple([message.partition_id for message in messages]),
+            tuple([message.transaction_id for message in messages]),
+            tuple([message.id for message in messages]),
+            self._lease_ids(step, batch, messages),
+            tuple([status for _, status in chosen]),
+        )
+
+    def _lease_ids(self, step: Ack, batch: _Batch, messages: list[Message]) -> tuple[str | None, ...]:
+        if step.lease == "none":
+            return (None,) * len(messages)
+        right = [message.lease_id or batch.lease_id or None for message in messages]
+        if step.lease == "right":
+            return tuple(right)
+        made_up = str(uuid.UUID(int=self._draws().getrandbits(128), version=4))
+        return tuple(
+            [
+                self._older_lease(batch.group, message.partition_id, lease_id) or made_up
+                for message, lease_id in zip(messages, right, strict=True)
+            ]
+        )
+
+    def _older_lease(self, group: int, partition_id: str, lease_id: str | None) -> str | None:
+        """The lease that was seen before this one; the newest where this one was not seen (after an autoAck)."""
+        seen = self._leases.get((group, partition_id), [])
+        older = seen[: seen.index(lease_id)] if lease_id in seen else seen
+        return older[-1] if older else None
+
+    def _extend(self, step: Extend, batch: _Batch) -> history.Call | None:
+        if not batch.lease_id:
+            return None
+        return history.ExtendCall(self._world.queue, self._world.groups[batch.group], batch.lease_id, step.seconds)
+
+    def _configure(self, step: Configure) -> history.Call:
+        named: dict[str, int | bool | None] = {
+            "leaseTime": step.lease_time_s,
+            "retryLimit": step.retry_limit,
+            "deadLetterQueue": step.dead_letter_queue,
+            "dlqAfterMaxRetries": step.dlq_after_max_retries,
+            "dedupWindowSeconds": step.dedup_window_s,
+        }
+        options: dict[str, int | bool | str] = {name: value for name, value in named.items() if value is not None}
+        return history.ConfigureCall(self._world.queue, options)
+
+    def _partition(self, number: int) -> str:
+        return self._partitions[number % len(self._partitions)]
+
+    def _worker(self, group: int, worker: int) -> str:
+        return f"{self._schedule.groups[group].name or 'q'}/{worker}"
+
+    def _draws(self) -> random.Random:
+        """Made when it is first needed, which is seldom."""
+        if self._random is None:
+            self._random = random.Random(self._world.seed)
+        return self._random
+
+    # Faults of consumers and of the broker ------------------------------------------------------------------------
+
+    def _crash_consumer(self, step: CrashConsumer, path: str) -> None:
+        worker = self._worker(step.group % len(self._world.groups), step.worker)
+        self._crashes[worker] = self._crashes.get(worker, 0) + 1
+        self._batches = {label: batch for label, batch in self._batches.items() if batch.worker != worker}
+        self._caller.add(history.Fault(self._world.now_us(), "crash-consumer", worker, path))
+
+    async def _broker_fault(self, step: KillBroker | RestartBroker | PauseBroker | StorageFault, path: str) -> None:
+        control, tag = self._world.control, _tag(step)
+        if tag not in control.supports:
+            self._caller.note(f"not supported: {tag}", path)
+        elif not control.up:
+            self._caller.note("no-op: the broker is down", path)
+        elif isinstance(step, KillBroker):
+            self._fault("kill", path)
+            await control.kill()
+            await self._start_after(step.down_ms, path)
+        elif isinstance(step, RestartBroker):
+            self._fault("stop", path)
+            await control.stop()
+            await self._start_after(step.down_ms, path)
+        elif isinstance(step, StorageFault):
+            self._fault("storage-fault", path, f"{step.operations} operations")
+            control.fail_storage(step.operations)
+        elif control.paused:
+            self._caller.note("no-op: the broker is paused", path)
+        else:
+            await self._pause(step.ms, path)
+
+    async def _start_after(self, down_ms: int, path: str) -> None:
+        await asyncio.sleep(down_ms / 1000)
+        self._fault("start", path)
+        await self._world.control.start()
+
+    async def _pause(self, pause_ms: int, path: str) -> None:
+        self._fault("pause", path)
+        self._world.control.pause()
+        await asyncio.sleep(pause_ms / 1000)
+        if self._world.control.paused:  # a kill may have ended the pause
+            self._fault("resume", path)
+            self._world.control.resume()
+
+    def _fault(self, what: str, path: str, detail: str = "") -> None:
+        self._caller.add(history.Fault(self._world.now_us(), what, detail, path))
+
+    # After the steps ----------------------------------------------------------------------------------------------
+
+    async def _heal(self, limit_s: float) -> bool:
+        """Ends every fault and waits for calls in flight; False when some were not over within `limit_s` seconds."""
+        control = self._world.control
+        if not control.up:
+            self._fault("start", "")
+            await control.start()
+        if control.paused:
+            self._fault("resume", "")
+            control.resume()
+        if self._background:
+            await asyncio.wait(self._background, timeout=limit_s)
+        return await self._world.idle(limit_s) and not self._background
+
+
+def _tag(step: Any) -> str:
+    """The name of a kind of step in a schedule file."""
+    return str(type(step).__struct_config__.tag)

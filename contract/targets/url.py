@@ -1,0 +1,429 @@
+"""A running broker behind a URL: real time, many lanes side by side, nothing touched but what is our own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from client import AckItem, BrokerClient, Call, Outcome, PushItem, parse_url
+from client.outcome import names_storage
+from contract import history
+from contract.calls import MICROSECONDS
+from contract.errors import CouldNotJudge
+from contract.profile import QUEEN_2, Profile, for_version
+from contract.runner import World, run_schedule
+from contract.targets.faults import FaultTransport
+from contract.targets.target import REQUEST_FAULTS, suite_version
+from strategies.schedule import Schedule
+
+TICK_S = 0.05
+STALL_MS = 100
+"""A tick that is later than this is written into every history that is being played."""
+
+CLEANUP_TIMEOUT_S = 5.0
+BACK_AGAIN_S = 5.0
+"""How long a broker that stopped answering gets to come back before the run is given up."""
+
+CUT_OFF_S = 0.3
+"""A request that was cut off may still act for a moment, and would make a deleted queue again."""
+
+SMALLEST_LEASE_S = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Probed:
+    """What a probe found."""
+
+    version: str
+    profile: Profile
+    capabilities: dict[str, str | int | bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The names of one played schedule, which nobody else has."""
+
+    start: str
+
+    @property
+    def queue(self) -> str:
+        return f"{self.start}-q"
+
+    @property
+    def audit_group(self) -> str:
+        return f"{self.start}-audit-"
+
+    def group(self, name: str) -> str:
+        """A group of the schedule on the wire. "" stays the group-less queue mode."""
+        return f"{self.start}-g-{name}" if name else ""
+
+
+class Url:
+    """A running broker. `lanes` schedules are played side by side, each with queues and groups of its own.
+
+    `token` is sent as a bearer token; `headers` with every request; `path_prefix` stands in front of every path;
+    `ca_file` is a PEM file of authorities to trust; `timeout_s` is the patience with one request. `run_token` makes the
+    names of this run; one is drawn by default.
+
+    The broker is probed once, when something is first asked of it. Raises `CouldNotJudge` where that fails.
+    """
+
+    faults = REQUEST_FAULTS
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        lanes: int = 64,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        path_prefix: str = "",
+        ca_file: str | Path | None = None,
+        timeout_s: float = 35.0,
+        run_token: str | None = None,
+    ) -> None:
+        if lanes < 1:
+            raise CouldNotJudge(f"{lanes} lanes cannot play anything; give at least 1")
+        try:
+            self._url = parse_url(url)
+        except ValueError as error:
+            raise CouldNotJudge(f"{error}; give the address of a running broker") from None
+        self.lanes = lanes
+        self.run_token = run_token or secrets.token_hex(4)
+        self.left_behind: list[str] = []
+        self._shown = str(httpx.URL(self._url).copy_with(username=None, password=None))
+        self._token = token
+        self._headers = dict(headers or {})
+        self._path_prefix = path_prefix
+        self._timeout_s = timeout_s
+        self._trust = _trust(self._url, ca_file)
+        self._probed: _Probed | None = None
+        self._played = 0
+
+    # What it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def describe(self) -> str:
+        """What is judged, for people. Never shows a password of the URL."""
+        return f"{self._shown} (version {self.probe().version})"
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of the version that the broker reports."""
+        return self.probe().profile
+
+    @property
+    def capabilities(self) -> dict[str, str | int | bool]:
+        """What the probe found in real answers."""
+        return dict(self.probe().capabilities)
+
+    def can(self, fault: str) -> bool:
+        """Whether a fault, by its tag in a schedule ("lose-answer"), happens here."""
+        return fault in self.faults
+
+    def probe(self) -> _Probed:
+        """Asks the broker who it is, once. Raises `CouldNotJudge`."""
+        if self._probed is None:
+            self._probed = asyncio.run(self._probe())
+        return self._probed
+
+    # Playing ------------------------------------------------------------------------------------------------------
+
+    def play(self, schedule: Schedule, *, seed: int = 0, path: Path | None = None) -> history.History:
+        """Plays one schedule; the history is also written to `path`, line by line. Not from a running event loop."""
+        return self.play_many([schedule], seed=seed, paths=[path])[0]
+
+    def play_many(
+        self, schedules: Sequence[Schedule], *, seed: int = 0, paths: Sequence[Path | None] | None = None
+    ) -> list[history.History]:
+        """Plays schedules side by side. Histories come in the order of the schedules.
+
+        Own queues are deleted also after an error and after Ctrl-C; what could not be deleted is in `left_behind`.
+        Raises `CouldNotJudge` when the broker stops answering for good; what was recorded is on disk.
+        """
+        probed = self.probe()
+        places: list[Path | None] = list(paths) if paths is not None else [None] * len(schedules)
+        if len(places) != len(schedules):
+            raise ValueError(f"{len(places)} paths for {len(schedules)} schedules")
+        if not schedules:
+            return []
+        return asyncio.run(_Session(self, probed, list(schedules), places, seed).play())
+
+    def next_names(self) -> _Names:
+        """Names that this run has not used yet."""
+        self._played += 1
+        return _Names(f"bc-{self.run_token}-{self._played}")
+
+    def header(self, probed: _Probed, schedule: Schedule, queue: str, seed: int, lane: int) -> history.Header:
+        """The first line of a history."""
+        return history.Header(
+            history.HISTORY_VERSION,
+            suite_version(),
+            f"{self._shown} (version {probed.version})",
+            probed.profile.name,
+            dict(probed.capabilities),
+            (queue,),
+            schedule,
+            seed,
+            lane,
+            datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+
+    # Clients ------------------------------------------------------------------------------------------------------
+
+    def connect(self, transport: httpx.AsyncBaseTransport) -> BrokerClient:
+        """A client over a transport."""
+        try:
+            return BrokerClient.connect(
+                self._url,
+                timeout_s=self._timeout_s,
+                bearer_token=self._token,
+                headers=self._headers,
+                path_prefix=self._path_prefix,
+                transport=transport,
+            )
+        except ValueError as error:
+            raise CouldNotJudge(f"{error}; correct it and run again") from None
+
+    def network(self) -> httpx.AsyncHTTPTransport:
+        """Connections to the broker: as many as there are requests at once, each kept for the next."""
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        return httpx.AsyncHTTPTransport(verify=self._trust, trust_env=False, limits=limits)
+
+    async def remove(self, client: BrokerClient, queue: str) -> None:
+        """Deletes an own queue; notes it in `left_behind` when that fails."""
+        for wait_s in (0.2, None):
+            answer = await client.delete_queue(queue, timeout_s=CLEANUP_TIMEOUT_S)
+            if answer.outcome is Outcome.OK:
+                return
+            if wait_s is not None:
+                await asyncio.sleep(wait_s)
+        self.left_behind.append(queue)
+
+    # Probing ------------------------------------------------------------------------------------------------------
+
+    async def _probe(self) -> _Probed:
+        async with self.connect(self.network()) as client:
+            version = await self._version(client)
+            queue = f"bc-{self.run_token}-probe-q"
+            try:
+                offset, attempt = await self._keys(client, queue)
+            finally:
+                await _uninterrupted(self.remove(client, queue))
+        capabilities: dict[str, str | int | bool] = {
+            "version": version,
+            "offset": offset,
+            "deliveryAttempt": attempt,
+            "smallest_lease_s": SMALLEST_LEASE_S,
+        }
+        profile = for_version(version) if version[:1].isdigit() else QUEEN_2
+        return _Probed(version or "unknown", profile, capabilities)
+
+    async def _version(self, client: BrokerClient) -> str:
+        health = await client.health(timeout_s=min(self._timeout_s, 10.0))
+        if health.value is None:
+            raise CouldNotJudge(self._not_healthy(health))
+        if not health.value.ready:
+            raise CouldNotJudge(f"the broker at {self._shown} says that it is not ready (503); wait until it is")
+        if not health.value.version:
+            raise CouldNotJudge(
+                f"{self._shown} answers /health without a version, so it is no broker that we know; check the address"
+            )
+        return health.value.version
+
+    def _not_healthy(self, answer: Call[Any]) -> str:
+        """Why the health answer is none, in one sentence with what to do next."""
+        if answer.status is None:
+            return f"no broker answers at {self._shown} ({answer.why}); start it or correct the address"
+        if answer.status in (401, 403):
+            return f"the broker at {self._shown} refuses us (status {answer.status}); give a valid token or header"
+        return (
+            f"what answers at {self._shown} is not a broker (/health: {answer.why or answer.status}); "
+            "check the address and the path prefix"
+        )
+
+    async def _keys(self, client: BrokerClient, queue: str) -> tuple[bool, bool]:
+        """Whether real answers carry `offset` and `deliveryAttempt`."""
+        pushed = await client.push([PushItem(queue, "p0", b'{"probe":1}')])
+        if pushed.value is None or pushed.value[0].status != "queued":
+            word = pushed.why if pushed.value is None else f"status {pushed.value[0].status!r}"
+            raise CouldNotJudge(self._no_use("a first push", pushed, word))
+        popped = await client.pop(queue, batch=1, lease_s=SMALLEST_LEASE_S, wait_ms=2000)
+        if popped.value is None or not popped.value.messages:
+            word = popped.why if popped.value is None else "no message within 2 s"
+            raise CouldNotJudge(self._no_use("a first pop", popped, word))
+        message = popped.value.messages[0]
+        lease_id = message.lease_id or popped.value.lease_id or None
+        await client.ack(AckItem(message.transaction_id, message.partition_id, "completed", lease_id))
+        return pushed.value[0].offset is not None or message.offset is not None, message.attempt is not None
+
+    def _no_use(self, what: str, answer: Call[Any], word: str) -> str:
+        if answer.status in (401, 403):
+            return f"the broker at {self._shown} refuses {what} (status {answer.status}); give a valid token or header"
+        return f"{what} at {self._shown} came to nothing ({word}); see to the broker's storage and run again"
+
+
+class _Session:
+    """One `play_many`: the lanes, and who watches the clock."""
+
+    def __init__(
+        self, target: Url, probed: _Probed, schedules: list[Schedule], paths: list[Path | None], seed: int
+    ) -> None:
+        self._target = target
+        self._probed = probed
+        self._schedules = schedules
+        self._paths = paths
+        self._seed = seed
+        self._histories: dict[int, history.History] = {}
+        self._todo = iter(range(len(schedules)))
+        self._playing: dict[int, tuple[history.Recorder, Callable[[], int]]] = {}
+        self._gone = ""
+
+    async def play(self) -> list[history.History]:
+        """Plays everything. Raises `CouldNotJudge` when the broker is gone."""
+        lanes = min(self._target.lanes, len(self._schedules))
+        watcher = asyncio.create_task(self._watch(), name="watcher")
+        tasks = [asyncio.create_task(self._lane(lane), name=f"lane {lane}") for lane in range(lanes)]
+        try:
+            await asyncio.gather(*tasks)
+        except Exception:
+            for task in tasks:
+                task.cancel()
+            raise
+        finally:  # gather has passed a cancellation on already; a second one would cut the cleaning up
+            watcher.cancel()
+            await _uninterrupted(asyncio.gather(*tasks, watcher, return_exceptions=True))
+        if self._gone:
+            raise CouldNotJudge(self._why_gone())
+        return [self._histories[number] for number in range(len(self._schedules))]
+
+    def _why_gone(self) -> str:
+        kept = sum(path is not None for path in self._paths)
+        where = "; what was recorded until then is on disk" if kept else ""
+        return (
+            f"the broker stopped answering after {len(self._histories)} of {len(self._schedules)} schedules "
+            f"({self._gone}){where}; start it again and repeat the run"
+        )
+
+    async def _lane(self, lane: int) -> None:
+        transport = FaultTransport(self._target.network(), settles=_settles)
+        async with self._target.connect(transport) as client:
+            for number in self._todo:
+                await self._schedule(lane, number, client, transport)
+                if self._gone:
+                    return
+
+    async def _schedule(self, lane: int, number: int, client: BrokerClient, transport: FaultTransport) -> None:
+        names = self._target.next_names()
+        clean = False
+        try:
+            await self._recorded(lane, number, names, client, transport)
+            clean = True
+        finally:
+            await _uninterrupted(self._clean_up(names.queue, client, transport, cut_off=not clean))
+
+    async def _clean_up(self, queue: str, client: BrokerClient, transport: FaultTransport, *, cut_off: bool) -> None:
+        await transport.drop_pending()
+        if cut_off:
+            await asyncio.sleep(CUT_OFF_S)
+        await self._target.remove(client, queue)
+
+    async def _recorded(
+        self, lane: int, number: int, names: _Names, client: BrokerClient, transport: FaultTransport
+    ) -> None:
+        schedule = self._schedules[number]
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        world = World(
+            client=lambda _: client,
+            queue=names.queue,
+            groups=tuple([names.group(group.name) for group in schedule.groups]),
+            audit_group=names.audit_group,
+            now_us=lambda: int((loop.time() - start_s) * MICROSECONDS),
+            idle=transport.idle,
+            profile=self._probed.profile,
+            seed=self._seed,
+        )
+        header = self._target.header(self._probed, schedule, names.queue, self._seed, lane)
+        with history.Recorder(header, self._paths[number]) as recorder, self._watched(number, recorder, world):
+            summary = await run_schedule(world, schedule, recorder)
+        if summary.unreachable and not await self._comes_back(client):
+            self._gone = self._gone or summary.unreachable
+            self._todo = iter(())
+        self._histories[number] = recorder.history()
+
+    async def _comes_back(self, client: BrokerClient) -> bool:
+        give_up_s = asyncio.get_running_loop().time() + BACK_AGAIN_S
+        while not self._gone and asyncio.get_running_loop().time() < give_up_s:
+            health = await client.health(timeout_s=1.0)
+            if health.value is not None and health.value.ready:
+                return True
+            await asyncio.sleep(0.25)
+        return False
+
+    @contextlib.contextmanager
+    def _watched(self, number: int, recorder: history.Recorder, world: World) -> Iterator[None]:
+        self._playing[number] = (recorder, world.now_us)
+        try:
+            yield
+        finally:
+            del self._playing[number]
+
+    async def _watch(self) -> None:
+        """Writes down when this process could not keep up, since then its times say nothing about the broker."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + TICK_S
+            await asyncio.sleep(TICK_S)
+            late_ms = int((loop.time() - due_s) * 1000)
+            if late_ms > STALL_MS:
+                for recorder, now_us in self._playing.values():
+                    recorder.add(history.Note(now_us(), f"stalled {late_ms}"))
+
+
+async def _uninterrupted(work: Awaitable[object]) -> None:
+    """Waits for `work` to its end; a cancellation that comes meanwhile is raised after it."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
+
+
+def _settles(response: httpx.Response) -> bool:
+    """Whether the broker is done with a request that it answered so: not when it speaks of trouble with its storage.
+
+    A `buffered` push is stored some time later.
+    """
+    if response.status_code >= 500 or response.status_code in (408, 499):
+        return False
+    if response.request.method != "POST":
+        return True
+    text = response.content.decode("utf-8", "replace")
+    return "buffered" not in text and not names_storage(text)
+
+
+def _trust(url: str, ca_file: str | Path | None) -> ssl.SSLContext:
+    """Whom to trust; made once, since loading certificates costs 20 ms."""
+    if not url.startswith("https:"):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    except OSError as error:  # ssl.SSLError is one
+        raise CouldNotJudge(
+            f"CA file {str(ca_file)!r} cannot be used ({error.strerror or error}); give a PEM file with certificates"
+        ) from None

@@ -1,0 +1,739 @@
+"""How schedules are drawn: Hypothesis strategies, and the tables of weights that make a workload.
+
+Two integers are drawn: one for the world of a schedule and its length, and one with 32 bits for each of its steps. The
+fields of a step are digits of a stream that starts at these bits. That keeps a draw far below a millisecond, and
+Hypothesis can still change one step of a schedule and leave the others as they were. A fully random schedule is
+useless, since most of its pops find nothing, so a rough sketch of the broker (`_Sketch`) steers the choices: which
+partition holds messages, which leases run and when they end. The sketch never sees an answer of a broker, so a drawn
+schedule depends on nothing but the integers.
+
+Every schedule leaves out some kinds of steps (swarm testing): what is rare beside everything else becomes common in
+a schedule that has little else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import TypeVar
+
+import msgspec
+from hypothesis import strategies as st
+
+from strategies.schedule import (
+    MAX_GROUPS,
+    MAX_PARTITIONS,
+    MAX_WORKERS,
+    Ack,
+    AckItem,
+    Advance,
+    Configure,
+    CrashConsumer,
+    DelayAnswer,
+    DelayRequest,
+    DropConnection,
+    Extend,
+    Group,
+    Item,
+    KillBroker,
+    LaneStep,
+    LeaseChoice,
+    LoseAnswer,
+    LoseRequest,
+    Mode,
+    Parallel,
+    PauseBroker,
+    Pop,
+    Push,
+    RepeatRequest,
+    Request,
+    RestartBroker,
+    Schedule,
+    Status,
+    Step,
+    StorageFault,
+    Storm,
+)
+
+REQUESTS: frozenset[str] = frozenset({"push", "pop", "ack", "extend", "configure"})
+FAULTS: frozenset[str] = frozenset(
+    {"lose-request", "lose-answer", "delay-request", "delay-answer", "repeat-request", "drop-connection"}
+)
+BROKER_FAULTS: frozenset[str] = frozenset({"kill-broker", "restart-broker", "pause-broker", "storage-fault"})
+KINDS: frozenset[str] = (
+    REQUESTS | FAULTS | BROKER_FAULTS | frozenset({"advance", "crash-consumer", "parallel", "storm"})
+)
+ALWAYS: frozenset[str] = frozenset({"push", "pop"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What the target can do. `kinds` are tags of steps; a kind that is missing is never drawn.
+
+    `short_waits` is for targets where waiting costs real time: leases of 1 s mostly and no long delays.
+    """
+
+    kinds: frozenset[str] = KINDS
+    short_waits: bool = False
+
+    def without(self, *kinds: str) -> Features:
+        """The same target without some kinds of steps."""
+        return dataclasses.replace(self, kinds=self.kinds - frozenset(kinds))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What a workload draws, as relative weights; `*_percent` are chances in a hundred.
+
+    `lengths` are the least and the most steps of a schedule, counted without the lanes around them. `partitions`,
+    `groups`, `workers` are the weights of 1, 2, 3, ... of them.
+    """
+
+    lengths: tuple[int, int] = (4, 17)
+    partitions: tuple[int, ...] = (50, 30, 12, 8)
+    groups: tuple[int, ...] = (50, 35, 15)
+    workers: tuple[int, ...] = (30, 50, 20)
+    kinds: Mapping[str, int] = dataclasses.field(
+        default_factory=lambda: {
+            "push": 18,
+            "pop": 30,
+            "ack": 30,
+            "extend": 3,
+            "configure": 2,
+            "advance": 8,
+            "crash-consumer": 2,
+            "kill-broker": 2,
+            "restart-broker": 1,
+            "pause-broker": 1,
+            "storage-fault": 1,
+            "parallel": 7,
+        }
+    )
+    faults: Mapping[str, int] = dataclasses.field(
+        default_factory=lambda: {
+            "lose-request": 10,
+            "lose-answer": 25,
+            "delay-request": 25,
+            "delay-answer": 10,
+            "repeat-request": 15,
+            "drop-connection": 15,
+        }
+    )
+    statuses: tuple[int, int, int, int] = (70, 14, 9, 7)
+    """Weights of completed, failed, retry, dlq."""
+    leases: tuple[int, int, int] = (82, 10, 8)
+    """Weights of the right lease, a stale one, none."""
+    fault_percent: int = 12
+    """A request with a fault around it."""
+    swarm_percent: int = 35
+    """A kind of step that a whole schedule leaves out."""
+    wildcard_percent: int = 40
+    wait_percent: int = 12
+    auto_ack_percent: int = 6
+    new_group_percent: int = 35
+    """A named group that starts at what is pushed after its first pop."""
+    key_percent: int = 20
+    """An item with a transactionId of its own."""
+    repeated_key_percent: int = 5
+    """An item with a transactionId that was used before."""
+    payload_percent: int = 15
+    """An item with one of the awkward payloads."""
+    many_items_percent: int = 45
+    """A push of more than one item."""
+    batch_ack_percent: int = 45
+    blind_percent: int = 20
+    """A pop or an ack that does not look at what the sketch expects to be there."""
+
+
+def _changed(base: Mapping[str, int], **weights: int) -> dict[str, int]:
+    return {**base, **{name.replace("_", "-"): weight for name, weight in weights.items()}}
+
+
+ANY = Weights()
+
+ORDER = dataclasses.replace(
+    ANY,
+    kinds=_changed(ANY.kinds, push=28, ack=26, parallel=9, configure=1, extend=1),
+    statuses=(84, 6, 6, 4),
+    leases=(92, 4, 4),
+    partitions=(55, 30, 10, 5),
+    many_items_percent=60,
+    key_percent=10,
+    repeated_key_percent=2,
+)
+
+GROUPS = dataclasses.replace(
+    ANY,
+    kinds=_changed(ANY.kinds, pop=34, ack=32, configure=1),
+    groups=(5, 60, 35),
+    partitions=(45, 35, 12, 8),
+    new_group_percent=50,
+    fault_percent=8,
+)
+
+REDELIVERY = dataclasses.replace(
+    ANY,
+    kinds=_changed(ANY.kinds, push=11, pop=32, ack=24, advance=16, crash_consumer=5, extend=5, kill_broker=3),
+    fault_percent=16,
+    wait_percent=18,
+    auto_ack_percent=4,
+    statuses=(60, 18, 16, 6),
+)
+
+ACKS = dataclasses.replace(
+    ANY,
+    kinds=_changed(ANY.kinds, push=13, pop=28, ack=42, advance=8, configure=3),
+    lengths=(5, 17),
+    partitions=(60, 25, 10, 5),
+    statuses=(46, 24, 14, 16),
+    leases=(74, 14, 12),
+    batch_ack_percent=55,
+    auto_ack_percent=3,
+)
+
+WORKLOADS: Mapping[str, Weights] = {
+    "order": ORDER,
+    "groups": GROUPS,
+    "redelivery": REDELIVERY,
+    "acks": ACKS,
+    "any": ANY,
+}
+
+
+# Strategies -------------------------------------------------------------------------------------------------------
+
+# Hypothesis prefers small integers and constants that it finds in the loaded modules, and makes most of its examples by
+# copying one part of an example over another of the same kind. Here an integer stands for many choices, so all that
+# would only make schedules resemble each other, and make a seed depend on what else is imported. Beyond the range of
+# floats it draws evenly; one integer for all steps has no parts that could be copied.
+_FAR = 1 << 1100
+_DIGITS = 32
+_WORLDS = st.integers(min_value=_FAR, max_value=_FAR + (1 << _DIGITS) - 1)
+_STEPS = [st.integers(min_value=_FAR, max_value=_FAR + (1 << _DIGITS * count) - 1) for count in range(33)]
+"""By number of steps."""
+
+
+@st.composite
+def schedules(
+    draw: st.DrawFn, weights: Weights = ANY, *, features: Features | Callable[[], Features] = Features()
+) -> Schedule:
+    """Schedules by `weights` for a target with `features` (a function is asked at each draw)."""
+    able = features() if callable(features) else features
+    world = draw(_WORLDS)
+    drawer = _Drawer(_Stream(world, position=0), weights, able)
+    digits = draw(_STEPS[drawer.left])
+    position = 0
+    while drawer.left > 0:
+        position += 1
+        drawer.step(_Stream((digits & _MASK32) + (world << _DIGITS), position=position))
+        digits >>= _DIGITS
+    return drawer.schedule()
+
+
+def order(*, features: Features | Callable[[], Features] = Features()) -> st.SearchStrategy[Schedule]:
+    """Many pushes, side by side and of many items; acks that mostly complete."""
+    return schedules(ORDER, features=features)
+
+
+def groups(*, features: Features | Callable[[], Features] = Features()) -> st.SearchStrategy[Schedule]:
+    """Two or three groups on the same partitions."""
+    return schedules(GROUPS, features=features)
+
+
+def redelivery(*, features: Features | Callable[[], Features] = Features()) -> st.SearchStrategy[Schedule]:
+    """Leases that run out, consumers that crash, answers that are lost."""
+    return schedules(REDELIVERY, features=features)
+
+
+def acks(*, features: Features | Callable[[], Features] = Features()) -> st.SearchStrategy[Schedule]:
+    """Every status, mixed batches, stale and absent leases."""
+    return schedules(ACKS, features=features)
+
+
+def anything(*, features: Features | Callable[[], Features] = Features()) -> st.SearchStrategy[Schedule]:
+    """Some of everything."""
+    return schedules(ANY, features=features)
+
+
+_T = TypeVar("_T")
+
+# Drawing ----------------------------------------------------------------------------------------------------------
+
+_MASK = (1 << 64) - 1
+_MASK32 = (1 << 32) - 1
+
+
+class _Stream:
+    """Digits of any radix from one integer: a linear congruential generator that starts at it.
+
+    The position of the step goes in too, and the integer of the world stands above that of the step: Hypothesis tries
+    the plainest integer for all steps of a world first, and that should not be the same steps each time.
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, seed: int, *, position: int) -> None:
+        state = (seed + position * 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        self._state = state ^ (state >> 27)
+
+    def below(self, limit: int) -> int:
+        """An integer from 0 to `limit` - 1."""
+        self._state = (self._state * 6364136223846793005 + 1442695040888963407) & _MASK
+        return ((self._state >> 32) * limit) >> 32
+
+    def chance(self, percent: int) -> bool:
+        """True in `percent` of a hundred cases."""
+        return self.below(100) < percent
+
+    def weighted(self, sums: Sequence[int]) -> int:
+        """An index, by the running sums of the weights."""
+        return bisect_right(sums, self.below(sums[-1]))
+
+    def one(self, values: Sequence[_T]) -> _T:
+        """One of `values`."""
+        return values[self.below(len(values))]
+
+
+def _sums(weights: Sequence[int]) -> tuple[int, ...]:
+    return tuple(accumulate(weights))
+
+
+@dataclasses.dataclass(slots=True)
+class _Cursor:
+    """What one group is expected to have done in one partition. `end` is where its leased batch ends."""
+
+    at: int = 0
+    end: int = 0
+    free_ms: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class _Batch:
+    """What a pop is expected to have given: (partition, first, end) of each run."""
+
+    group: int
+    worker: int
+    runs: tuple[tuple[int, int, int], ...]
+    lease_end_ms: int
+    size: int
+    acked: bool = False
+
+
+class _Sketch:
+    """A rough idea of the broker, good enough to aim pops and acks. It knows nothing of interleavings and faults."""
+
+    def __init__(self, partitions: int, groups: Sequence[Group]) -> None:
+        self.now_ms = 0
+        self.stored = [0] * partitions
+        self.cursors = [[_Cursor() for _ in range(partitions)] for _ in groups]
+        self.started = [not group.name or group.mode == "all" for group in groups]
+        self.batches: dict[int, _Batch] = {}
+        self.frozen = False
+        """Side by side: lanes do not see what the others took, so they are aimed at the same messages."""
+
+    def push(self, items: Sequence[Item]) -> None:
+        for item in items:
+            self.stored[item.partition] += 1
+
+    def servable(self) -> list[tuple[int, int]]:
+        """(group, partition) of what a pop would find."""
+        found = []
+        for group, cursors in enumerate(self.cursors):
+            if not self.started[group]:
+                continue
+            for partition, cursor in enumerate(cursors):
+                if cursor.at < self.stored[partition] and cursor.free_ms <= self.now_ms:
+                    found.append((group, partition))
+        return found
+
+    def pop(self, step: Pop) -> None:
+        cursors = self.cursors[step.group]
+        if not self.started[step.group]:
+            self.started[step.group] = True
+            if step.mode != "all":
+                for cursor, stored in zip(cursors, self.stored, strict=True):
+                    cursor.at = stored
+        wanted = range(len(cursors)) if step.partition is None else (step.partition,)
+        claims = 1 if step.partition is not None else step.partitions or len(cursors)
+        lease_end_ms = self.now_ms + 1000 * (step.lease_s or 60)
+        runs, budget = [], step.batch
+        for partition in wanted:
+            cursor = cursors[partition]
+            count = min(budget, self.stored[partition] - cursor.at)
+            if count <= 0 or claims == 0 or cursor.free_ms > self.now_ms:
+                continue
+            runs.append((partition, cursor.at, cursor.at + count))
+            budget, claims = budget - count, claims - 1
+            if self.frozen:
+                continue
+            if step.auto_ack:
+                cursor.at += count
+            else:
+                cursor.end, cursor.free_ms = cursor.at + count, lease_end_ms
+        size = step.batch - budget
+        if not step.auto_ack:
+            self.batches[step.label] = _Batch(step.group, step.worker, tuple(runs), lease_end_ms, size)
+
+    def ack(self, step: Ack) -> None:
+        batch = self.batches.get(step.pop)
+        if batch is None:
+            return
+        batch.acked = True
+        if step.lease == "stale" or (step.lease == "right" and batch.lease_end_ms <= self.now_ms):
+            return
+        places = [(partition, at) for partition, first, end in batch.runs for at in range(first, end)]
+        if not places:
+            return
+        for partition, _, end in batch.runs:
+            cursor = self.cursors[batch.group][partition]
+            signals = [
+                (place[1], item.status)
+                for item in step.items
+                if (place := places[min(item.message, len(places) - 1)])[0] == partition
+            ]
+            stops = [at for at, status in signals if status in ("failed", "retry")]
+            stop = min(stops, default=end)
+            passed = (at + 1 for at, status in signals if status in ("completed", "dlq") and at < stop)
+            cursor.at = max(cursor.at, max(passed, default=0))
+            if stops or cursor.at >= end:
+                cursor.free_ms = self.now_ms
+
+    def open_batches(self) -> list[int]:
+        """Labels of the pops that gave messages which nobody acked."""
+        return [label for label, batch in self.batches.items() if batch.size and not batch.acked]
+
+    def lease_ends(self) -> list[int]:
+        """When the running leases end, soonest first."""
+        return sorted({c.free_ms for cursors in self.cursors for c in cursors if c.free_ms > self.now_ms})
+
+
+_STATUSES: tuple[Status, ...] = ("completed", "failed", "retry", "dlq")
+_LEASES: tuple[LeaseChoice, ...] = ("right", "stale", "none")
+_ITEM_COUNTS = (2, 2, 2, 3, 3, 4, 5, 6)
+_BATCHES = (1, 1, 2, 2, 2, 3, 3, 5, 10, 100)
+_CLAIMS = (1, 1, 1, 2, 2, 3, 0)
+_LONG_LEASES_S = (1, 1, 2, 2, 3)
+_SHORT_LEASES_S = (1, 1, 1, 1, 2)
+_WAITS_MS = (100, 300, 500, 1000)
+_PAST_THE_END_MS = (1, 10, 100, 100, 300)
+_SHORT_MS = (1, 10, 100, 300, 700)
+_DOWN_MS = (0, 0, 100, 500, 2000)
+_JITTERS = 1 << 16
+_PAYLOADS = 32
+_LANE_LENGTHS = (1, 1, 1, 2, 2, 3)
+
+
+class _Drawer:
+    """Builds one schedule; `step` adds one, until none is `left`."""
+
+    def __init__(self, stream: _Stream, weights: Weights, features: Features) -> None:
+        self._weights = weights
+        self._short = features.short_waits
+        least, most = weights.lengths
+        self.left = least + stream.below(most - least + 1)
+        self._partitions = min(1 + stream.weighted(_sums(weights.partitions)), MAX_PARTITIONS)
+        self._groups = self._draw_groups(stream)
+        self._workers = min(1 + stream.weighted(_sums(weights.workers)), MAX_WORKERS)
+        self._kinds, self._kind_sums = self._swarm(stream, weights.kinds, features)
+        self._faults, self._fault_sums = self._swarm(stream, weights.faults, features)
+        self._statuses, self._leases = _sums(weights.statuses), _sums(weights.leases)
+        self._steps: list[Step] = []
+        self._sketch = _Sketch(self._partitions, self._groups)
+        self._labels = 0
+        self._keys = 0
+        self._lease_configured = False
+        self._side_by_side = False
+        self._contested: tuple[int, int] | None = None
+        """What all lanes of a `Parallel` are after: a group and a partition."""
+
+    def schedule(self) -> Schedule:
+        """What was drawn so far."""
+        return Schedule(steps=tuple(self._steps), partitions=self._partitions, groups=self._groups)
+
+    def step(self, stream: _Stream) -> None:
+        """Adds the next step."""
+        if not self._steps:
+            self.left -= 1
+            self._steps.append(self._first(stream))
+            return
+        kind = self._kinds[stream.weighted(self._kind_sums)]
+        if kind == "parallel" and self.left >= 2:
+            self._steps.append(self._parallel(stream))
+            return
+        self.left -= 1
+        self._steps.append(self._storm(stream) if kind == "storm" else self._plain(kind, stream))
+
+    # The world
+
+    def _draw_groups(self, stream: _Stream) -> tuple[Group, ...]:
+        count = min(1 + stream.weighted(_sums(self._weights.groups)), MAX_GROUPS)
+        nameless = stream.below(count) if stream.chance(60) else count
+        found = []
+        for index in range(count):
+            if index == nameless:
+                found.append(Group())
+                continue
+            mode: Mode | None = "all"
+            if stream.chance(self._weights.new_group_percent):
+                mode = "new" if stream.chance(50) else None
+            found.append(Group(name=f"g{index}", mode=mode))
+        return tuple(found)
+
+    def _swarm(
+        self, stream: _Stream, weights: Mapping[str, int], features: Features
+    ) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        able = [name for name, weight in weights.items() if weight > 0 and name in features.kinds]
+        kept = [name for name in able if name in ALWAYS or not stream.chance(self._leave_out(name))]
+        return tuple(kept), _sums([weights[name] for name in kept])
+
+    def _leave_out(self, kind: str) -> int:
+        return self._weights.swarm_percent // 3 if kind == "ack" else self._weights.swarm_percent
+
+    # Steps
+
+    def _first(self, stream: _Stream) -> Step:
+        if stream.chance(80):
+            return self._push(stream)
+        return self._pop(stream)
+
+    def _plain(self, kind: str, stream: _Stream) -> LaneStep:
+        """A step of `kind`, or one that is of more use now."""
+        kind = self._useful(kind, stream)
+        if kind == "advance":
+            return self._advance(stream)
+        if kind == "crash-consumer":
+            return self._crash_consumer(stream)
+        if kind == "kill-broker":
+            return KillBroker(down_ms=self._down_ms(stream))
+        if kind == "restart-broker":
+            return RestartBroker(down_ms=self._down_ms(stream))
+        if kind == "pause-broker":
+            return PauseBroker(ms=stream.one((200, 500, 1200)))
+        if kind == "storage-fault":
+            return StorageFault(operations=1 + stream.below(3))
+        request = self._request(kind, stream)
+        if self._faults and stream.chance(self._weights.fault_percent):
+            return self._faulty(request, stream)
+        return request
+
+    def _useful(self, kind: str, stream: _Stream) -> str:
+        """Replaces a pop that would find nothing, and an ack, extend or crash without a batch that it could concern."""
+        sketch = self._sketch
+        if kind in ("ack", "extend", "crash-consumer") and not any(batch.size for batch in sketch.batches.values()):
+            kind = "pop"
+        if kind != "pop" or stream.chance(self._weights.blind_percent) or sketch.servable():
+            return kind
+        if not all(sketch.started) and stream.chance(40):
+            return "pop"
+        if "ack" in self._kinds and sketch.open_batches() and stream.chance(55):
+            return "ack"
+        if "advance" in self._kinds and sketch.lease_ends() and stream.chance(35):
+            return "advance"
+        return "push"
+
+    def _request(self, kind: str, stream: _Stream) -> Request:
+        if kind == "configure":
+            return self._configure(stream)
+        if kind == "push":
+            return self._push(stream)
+        if kind == "ack" and self._sketch.batches:
+            return self._ack(stream)
+        if kind == "extend" and self._sketch.batches:
+            return Extend(pop=self._label(stream), seconds=1 + stream.below(3), jitter=self._jitter(stream))
+        return self._pop(stream)
+
+    def _parallel(self, stream: _Stream) -> Parallel:
+        self._side_by_side = self._sketch.frozen = True
+        servable = self._sketch.servable()
+        self._contested = stream.one(servable) if servable and stream.chance(40) else None
+        lanes: list[tuple[LaneStep, ...]] = []
+        for _ in range(3 if self.left > 3 and stream.chance(25) else 2):
+            count = max(1, min(stream.one(_LANE_LENGTHS), self.left))
+            self.left -= count
+            first = self._pop(stream) if self._contested else self._lane_step(stream)
+            lanes.append((first, *[self._lane_step(stream) for _ in range(count - 1)]))
+        self._side_by_side = self._sketch.frozen = False
+        self._contested = None
+        return Parallel(lanes=tuple(lanes))
+
+    def _lane_step(self, stream: _Stream) -> LaneStep:
+        if "kill-broker" in self._kinds and stream.chance(6):  # what is in flight then is what is interesting
+            return KillBroker(down_ms=self._down_ms(stream))
+        kind = self._kinds[stream.weighted(self._kind_sums)]
+        return self._plain(stream.one(("push", "pop", "pop")) if kind in ("parallel", "storm") else kind, stream)
+
+    def _storm(self, stream: _Stream) -> Storm:
+        return Storm(
+            pushers=1 + stream.below(3),
+            consumers=1 + stream.below(3),
+            operations=20 + stream.below(4) * 20,
+            partitions=1 + stream.below(self._partitions),
+            group=stream.below(len(self._groups)),
+            batch=stream.one(_BATCHES),
+            named=stream.chance(50),
+            jitter=self._jitter(stream),
+        )
+
+    def _push(self, stream: _Stream) -> Push:
+        count = stream.one(_ITEM_COUNTS) if stream.chance(self._weights.many_items_percent) else 1
+        partition = stream.below(self._partitions)
+        spread = self._partitions > 1 and stream.chance(35)
+        items = tuple(
+            Item(
+                partition=stream.below(self._partitions) if spread else partition,
+                key=self._key(stream),
+                payload=stream.below(_PAYLOADS) if stream.chance(self._weights.payload_percent) else 0,
+            )
+            for _ in range(count)
+        )
+        self._sketch.push(items)
+        return Push(items=items, jitter=self._jitter(stream))
+
+    def _key(self, stream: _Stream) -> int | None:
+        if self._keys and stream.chance(self._weights.repeated_key_percent):
+            return stream.below(self._keys)
+        if not stream.chance(self._weights.key_percent):
+            return None
+        self._keys += 1
+        return self._keys - 1
+
+    def _pop(self, stream: _Stream) -> Pop:
+        group, partition = self._aim(stream)
+        wildcard = stream.chance(self._weights.wildcard_percent)
+        waits = stream.chance(self._weights.wait_percent * (3 if self._side_by_side else 1))
+        step = Pop(
+            label=self._labels,
+            group=group,
+            worker=stream.below(self._workers),
+            partition=None if wildcard else partition,
+            batch=stream.one(_BATCHES),
+            partitions=stream.one(_CLAIMS) if wildcard else 1,
+            lease_s=self._lease_s(stream),
+            wait_ms=stream.one(_WAITS_MS) if waits else 0,
+            auto_ack=stream.chance(self._weights.auto_ack_percent),
+            mode=stream.one(("new", "all")) if stream.chance(4) else None,
+            from_now=stream.chance(2),
+            jitter=self._jitter(stream),
+        )
+        self._labels += 1
+        self._sketch.pop(step)
+        return step
+
+    def _aim(self, stream: _Stream) -> tuple[int, int]:
+        """A group and a partition, mostly ones where the pop should find something."""
+        if self._contested is not None and stream.chance(80):
+            return self._contested
+        waiting = [group for group, started in enumerate(self._sketch.started) if not started]
+        if waiting and stream.chance(25):
+            return stream.one(waiting), stream.below(self._partitions)
+        servable = self._sketch.servable()
+        if servable and not stream.chance(self._weights.blind_percent):
+            return stream.one(servable)
+        return stream.below(len(self._groups)), stream.below(self._partitions)
+
+    def _lease_s(self, stream: _Stream) -> int | None:
+        if self._lease_configured and stream.chance(40):
+            return None
+        if not self._short and stream.chance(2):
+            return None
+        return stream.one(_SHORT_LEASES_S if self._short else _LONG_LEASES_S)
+
+    def _ack(self, stream: _Stream) -> Ack:
+        label = self._label(stream)
+        size = max(1, self._sketch.batches[label].size)
+        whole = not self._side_by_side and stream.chance(35)
+        batch = "ack" in self._kinds and stream.chance(self._weights.batch_ack_percent)
+        if not batch:
+            index = size - 1 if whole else stream.below(size)
+            items: tuple[AckItem, ...] = (AckItem(message=index, status=self._status(stream)),)
+        elif whole:
+            items = tuple(AckItem(message=index) for index in range(min(size, 6)))
+        else:
+            picked = sorted({stream.below(size) for _ in range(1 + stream.below(4))})
+            items = tuple(AckItem(message=index, status=self._status(stream)) for index in picked)
+        lease = _LEASES[stream.weighted(self._leases)]
+        step = Ack(pop=label, items=items, lease=lease, batch=batch, jitter=self._jitter(stream))
+        self._sketch.ack(step)
+        return step
+
+    def _label(self, stream: _Stream) -> int:
+        """A pop to refer to: mostly the newest one with messages that nobody acked yet."""
+        batches = self._sketch.batches
+        full = [label for label, batch in batches.items() if batch.size]
+        if not full or stream.chance(self._weights.blind_percent // 2):
+            return stream.one(tuple(batches))
+        waiting = self._sketch.open_batches()
+        if waiting and stream.chance(75):
+            return waiting[-1] if stream.chance(70) else stream.one(waiting)
+        return stream.one(full[-3:])
+
+    def _status(self, stream: _Stream) -> Status:
+        return _STATUSES[stream.weighted(self._statuses)]
+
+    def _configure(self, stream: _Stream) -> Configure:
+        which = stream.below(5)
+        self._lease_configured = self._lease_configured or which == 0
+        return Configure(
+            lease_time_s=1 + stream.below(3) if which == 0 else None,
+            retry_limit=stream.below(3) if which == 1 or stream.chance(20) else None,
+            dead_letter_queue=stream.chance(50) if which == 2 else None,
+            dlq_after_max_retries=stream.chance(50) if which in (2, 3) else None,
+            dedup_window_s=stream.one((0, 1, 3600)) if which == 4 else None,
+            jitter=self._jitter(stream),
+        )
+
+    def _advance(self, stream: _Stream) -> Advance:
+        """Mostly just past the end of a lease, sometimes just before it, sometimes short."""
+        ends = self._sketch.lease_ends()
+        choice = stream.below(100)
+        if ends and choice < 70:
+            left_ms = (ends[-1] if choice < 25 else ends[0]) - self._sketch.now_ms
+            ms = left_ms + stream.one(_PAST_THE_END_MS)
+        elif ends and choice < 80:
+            ms = max(1, ends[0] - self._sketch.now_ms - 100)
+        else:
+            ms = stream.one(_SHORT_MS)
+        ms = min(ms, 2200 if self._short else 70_000)
+        if not self._side_by_side:
+            self._sketch.now_ms += ms
+        return Advance(ms=ms)
+
+    def _crash_consumer(self, stream: _Stream) -> CrashConsumer:
+        alive = [batch for batch in self._sketch.batches.values() if batch.size and not batch.acked]
+        if alive:
+            batch = stream.one(alive)
+            return CrashConsumer(group=batch.group, worker=batch.worker)
+        return CrashConsumer(group=stream.below(len(self._groups)), worker=stream.below(self._workers))
+
+    def _down_ms(self, stream: _Stream) -> int:
+        return stream.one(_DOWN_MS[:3] if self._short else _DOWN_MS)
+
+    def _jitter(self, stream: _Stream) -> int:
+        """Mostly 0 for a request that is alone: nothing is there to interleave with it."""
+        return 1 + stream.below(_JITTERS) if stream.chance(90 if self._side_by_side else 3) else 0
+
+    def _faulty(self, request: Request, stream: _Stream) -> LaneStep:
+        kind = self._faults[stream.weighted(self._fault_sums)]
+        if kind == "lose-request":
+            return LoseRequest(step=request)
+        if kind == "lose-answer":
+            return LoseAnswer(step=request)
+        if kind == "delay-request":
+            return DelayRequest(step=request, ms=self._late_ms(stream))
+        if kind == "delay-answer":
+            return DelayAnswer(step=request, ms=self._late_ms(stream))
+        if kind == "repeat-request":
+            return RepeatRequest(step=request, ms=stream.one((0, 0, 10, 300)))
+        if isinstance(request, Pop):  # a client that leaves while it is parked
+            parked = msgspec.structs.replace(request, wait_ms=stream.one(_WAITS_MS))
+            return DropConnection(step=parked, ms=stream.one((1, 5, 50)))
+        return DropConnection(step=request, ms=stream.one((0, 1, 5)))
+
+    def _late_ms(self, stream: _Stream) -> int:
+        """Mostly late enough for a lease to end in the meantime."""
+        if stream.chance(30):
+            return stream.one((10, 100, 300))
+        return stream.one((1100, 1300) if self._short else (1100, 2100, 3100))

@@ -1,0 +1,662 @@
+"""Legal histories that naive checkers flag: the judge passes each of them.
+
+One function a history; its docstring is the reason why it is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from contract.history import ExtendCall, PushResult
+from contract.history_builder import HistoryBuilder
+from contract.judge import judge
+from contract.verdicts import Verdict
+
+LEGAL: list[Callable[[], HistoryBuilder]] = []
+
+
+def legal(scenario: Callable[[], HistoryBuilder]) -> Callable[[], HistoryBuilder]:
+    LEGAL.append(scenario)
+    return scenario
+
+
+@pytest.mark.parametrize("scenario", LEGAL, ids=lambda scenario: scenario.__name__)
+def test_a_legal_history_passes(scenario: Callable[[], HistoryBuilder]) -> None:
+    judgement = judge(scenario().history())
+    bad = [v for v in judgement.rules if v.verdict in (Verdict.FAIL, Verdict.ERROR)]
+    assert not bad, [(v.rule, v.reason, [(x.expected, x.observed) for x in v.violations]) for v in bad]
+
+
+@legal
+def clean_run() -> HistoryBuilder:
+    """Two groups read and ack everything in order."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.push("p", "m3")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    h.ack("G", ["m1", "m2"], lease=lease)
+    h.audit()
+    h.drain({("G", "p"): ["m3"], ("H", "p"): ["m1", "m2", "m3"]})
+    return h
+
+
+@legal
+def redelivery_after_expiry() -> HistoryBuilder:
+    """The lease ran out without an ack, so the batch comes again."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m1", "m2"], lease_s=2)
+    h.advance(2001)
+    lease = h.pop("G", "p", ["m1", "m2"], worker=1)
+    h.ack("G", ["m1", "m2"], lease=lease, worker=1)
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def unanswered_push_that_is_delivered() -> HistoryBuilder:
+    """A push without an answer may have been stored."""
+    h = HistoryBuilder()
+    h.begin_push("p", "m1").lost()
+    h.place("p", "m1")
+    h.push("p", "m2")
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2"]})
+    return h
+
+
+@legal
+def unanswered_push_that_is_not_delivered() -> HistoryBuilder:
+    """A push without an answer may not have been stored."""
+    h = HistoryBuilder()
+    h.begin_push("p", "m1").lost()
+    h.push("p", "m2")
+    h.audit()
+    h.drain({("G", "p"): ["m2"]})
+    return h
+
+
+@legal
+def unanswered_push_that_is_stored_behind_a_later_one() -> HistoryBuilder:
+    """A push without an answer may act late, behind pushes that were sent after it."""
+    h = HistoryBuilder()
+    h.begin_push("p", "m1").lost()
+    h.push("p", "m2")
+    h.place("p", "m1")
+    h.audit()
+    h.drain({("G", "p"): ["m2", "m1"]})
+    return h
+
+
+@legal
+def unanswered_ack_followed_by_a_redelivery() -> HistoryBuilder:
+    """An ack without an answer may not have acted."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.begin_ack("G", ["m1"], lease=lease).lost()
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def unanswered_ack_followed_by_nothing() -> HistoryBuilder:
+    """An ack without an answer may have acted."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.begin_ack("G", ["m1"], lease=lease).lost()
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def unanswered_ack_that_acts_after_a_redelivery() -> HistoryBuilder:
+    """An unleased ack without an answer is not fenced: it may act after the message came again."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m1"])
+    h.begin_ack("G", ["m1"], lease=None).lost()
+    h.advance(2001)
+    h.pop("G", "p", ["m1"])
+    h.advance(2001)
+    h.pop("G", "p", ["m2"])
+    h.audit()
+    h.drain({("G", "p"): ["m2"]})
+    return h
+
+
+@legal
+def unknown_auto_ack_pop_skips_what_it_took() -> HistoryBuilder:
+    """An autoAck pop without an answer may have committed up to its batch."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2", "m3")
+    h.begin_pop("G", "p", batch=2, auto_ack=True).lost()
+    h.pop("G", "p", ["m3"])
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def unknown_auto_ack_pop_that_took_less() -> HistoryBuilder:
+    """An autoAck pop without an answer may have committed a part of its batch, or nothing."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2", "m3")
+    h.begin_pop("G", "p", batch=2, auto_ack=True).lost()
+    h.pop("G", "p", ["m2"])
+    h.audit()
+    h.drain({("G", "p"): ["m2", "m3"]})
+    return h
+
+
+@legal
+def parked_pop_older_than_its_lease() -> HistoryBuilder:
+    """The lease of a parked pop counts from the moment it is served, not from when it was sent."""
+    h = HistoryBuilder()
+    first = h.begin_pop("G", "p", lease_s=1, wait_ms=5000)
+    h.advance(3000)
+    h.push("p", "m1")
+    first.messages(["m1"], lease="L1")
+    h.advance(500)
+    h.pop("G", "p", [], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def new_group_starts_at_the_tail() -> HistoryBuilder:
+    """A `new` group is given only what is pushed after its first pop."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.pop("G", None, [], mode="new")
+    h.push("p", "m2")
+    h.pop("G", None, ["m2"], mode="new")
+    h.audit()
+    h.drain({("G", "p"): ["m2"]})
+    return h
+
+
+@legal
+def push_that_overlaps_the_first_pop_of_a_new_group() -> HistoryBuilder:
+    """A push that was under way when the start was decided may be in or out; here it is out."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    push = h.begin_push("p", "m2")
+    h.pop("G", None, [], mode="new")
+    push.ok(h.push_result(["m2"]), 201)
+    h.place("p", "m2")
+    h.push("p", "m3")
+    h.pop("G", None, ["m3"], mode="new")
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def later_partition_of_a_new_group_is_read_from_its_first_message() -> HistoryBuilder:
+    """The first pop decides for the queue; a partition that comes later is read from its first message."""
+    h = HistoryBuilder()
+    h.pop("G", None, [], mode="new")
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"], mode="new")
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def named_first_pop_leaves_other_partitions_undecided() -> HistoryBuilder:
+    """A pop of a named partition may start only that one: the wildcard pop after it decides for the others."""
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.push("r", "m2")
+    h.pop("G", "p", [], mode="new")
+    h.push("r", "m3")
+    h.pop("G", None, [], mode="new")
+    h.audit()
+    h.drain({("G", "p"): [], ("G", "r"): []})
+    return h
+
+
+@legal
+def two_possible_first_pops_with_their_own_modes() -> HistoryBuilder:
+    """A first pop without an answer may have decided the start, by its own mode, or not."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.begin_pop("G", "p", mode="all").lost()
+    h.pop("G", "p", [], mode="new", worker=1)
+    h.push("p", "m2")
+    h.advance(3000)
+    h.pop("G", "p", ["m2"], mode="new", worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m2"]})
+    return h
+
+
+@legal
+def lease_left_by_a_client_that_went_away() -> HistoryBuilder:
+    """A pop whose client left may hold a lease for its whole length."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.begin_pop("G", "p", lease_s=2).lost()
+    h.pop("G", "p", [], worker=1)
+    h.advance(1000)
+    h.pop("G", "p", [], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def concurrent_acks_of_one_batch() -> HistoryBuilder:
+    """Two acks of one batch at the same time act in either order."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2", "m3")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    first = h.begin_ack("G", ["m1"], lease=lease)
+    second = h.begin_ack("G", ["m2"], lease=lease)
+    for opened in (second, first):
+        opened.lost()
+    h.advance(2001)
+    h.pop("G", "p", ["m3"])
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def nack_releases_the_lease() -> HistoryBuilder:
+    """A `retry` gives the lease back: another worker is served at once."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease, statuses="retry")
+    h.pop("G", "p", ["m1"], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def nack_gives_lower_messages_again() -> HistoryBuilder:
+    """A `failed` above messages that were not completed: these may come again too."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2", "m3")
+    lease = h.pop("G", "p", ["m1", "m2", "m3"])
+    h.ack("G", ["m3"], lease=lease, statuses="failed")
+    h.pop("G", "p", ["m1", "m2", "m3"])
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2", "m3"]})
+    return h
+
+
+@legal
+def nack_puts_the_cursor_just_below() -> HistoryBuilder:
+    """A `failed` above messages that were not completed: the cursor may be put just below the failed one."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2", "m3")
+    lease = h.pop("G", "p", ["m1", "m2", "m3"])
+    h.ack("G", ["m3"], lease=lease, statuses="failed")
+    h.pop("G", "p", ["m3"])
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def completed_above_a_failed_comes_back() -> HistoryBuilder:
+    """In a mixed batch the cursor stops at the lowest failed message."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2", "m3")
+    lease = h.pop("G", "p", ["m1", "m2", "m3"])
+    h.ack("G", ["m1", "m2", "m3"], lease=lease, statuses=["completed", "failed", "completed"])
+    h.pop("G", "p", ["m2", "m3"])
+    h.audit()
+    h.drain({("G", "p"): ["m2", "m3"]})
+    return h
+
+
+@legal
+def dead_letter_passes_lower_messages() -> HistoryBuilder:
+    """A dead letter takes the cursor past the message and what lies below it."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2", "m3")
+    lease = h.pop("G", "p", ["m1", "m2", "m3"])
+    h.ack("G", ["m2"], lease=lease, statuses="dlq", dead_lettered=True)
+    h.advance(2001)
+    h.pop("G", "p", ["m3"])
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def spent_budget_passes_the_message() -> HistoryBuilder:
+    """With the retry budget spent a failed message is dead-lettered and passed."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1", "m2")
+    for _ in range(2):
+        lease = h.pop("G", "p", ["m1"])
+        h.ack("G", ["m1"], lease=lease, statuses="failed")
+    h.pop("G", "p", ["m2"])
+    h.audit()
+    h.drain({("G", "p"): ["m2"]})
+    return h
+
+
+@legal
+def unanswered_failed_ack_may_have_spent_the_budget() -> HistoryBuilder:
+    """A `failed` without an answer may be the one that dead-letters the message."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=0)
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1"])
+    h.begin_ack("G", ["m1"], lease=lease, statuses="failed").lost()
+    h.advance(2001)
+    h.pop("G", "p", ["m2"])
+    h.audit()
+    h.drain({("G", "p"): ["m2"]})
+    return h
+
+
+@legal
+def ack_of_an_id_that_occurs_twice() -> HistoryBuilder:
+    """An id that was stored twice above the cursor: the ack may mean either message."""
+    h = HistoryBuilder()
+    h.configure(dedupWindowSeconds=0)
+    h.push("p", "m1", transaction_ids=["a"])
+    h.push("p", "m2", transaction_ids=["a"])
+    lease = h.pop("G", "p", ["m1", "m2"])
+    h.ack("G", ["m1"], lease=lease)
+    h.advance(2001)
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def late_ack_is_refused() -> HistoryBuilder:
+    """An ack under a lease that ran out and was taken again is refused and moves nothing."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    old = h.pop("G", "p", ["m1"])
+    h.advance(2001)
+    new = h.pop("G", "p", ["m1"], worker=1)
+    h.ack("G", ["m1"], lease=old, success=False)
+    h.ack("G", ["m1"], lease=new, worker=1)
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def late_ack_of_what_is_done_is_a_no_op() -> HistoryBuilder:
+    """A `completed` at or below the cursor may be answered as done, with or without the key `noop`."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    old = h.pop("G", "p", ["m1"])
+    h.advance(2001)
+    new = h.pop("G", "p", ["m1"], worker=1)
+    h.ack("G", ["m1"], lease=new, worker=1)
+    h.ack("G", ["m1"], lease=old)
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def the_same_final_ack_repeated() -> HistoryBuilder:
+    """An ack repeated after it released the lease may answer as the first time."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease, statuses="retry")
+    h.ack("G", ["m1"], lease=lease, statuses="retry")
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def ack_just_before_the_lease_ends() -> HistoryBuilder:
+    """At the very end of a lease the ack may still be in time."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    opened = h.begin_pop("G", "p", lease_s=2)
+    h.advance(100)
+    opened.messages(["m1"], lease="L1")
+    h.advance(1950)
+    h.ack("G", ["m1"], lease="L1")
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def lease_may_end_with_a_kill() -> HistoryBuilder:
+    """Leases may survive a kill of the broker, or not: here another worker is served at once."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"])
+    h.kill()
+    h.pop("G", "p", ["m1"], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def lease_may_survive_a_kill() -> HistoryBuilder:
+    """Leases may survive a kill of the broker: an empty pop proves nothing until the lease is over."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"])
+    h.kill()
+    h.pop("G", "p", [], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def extended_lease_holds_longer() -> HistoryBuilder:
+    """After an extension the old end of the lease means nothing."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.extend("G", lease, 5)
+    h.advance(3000)
+    h.pop("G", "p", [], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def unanswered_extension_may_or_may_not_hold() -> HistoryBuilder:
+    """An extension without an answer: served or not, both are allowed."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.begin("G/0", ExtendCall("q", "G", lease, 5)).lost()
+    h.advance(3000)
+    h.pop("G", "p", [], worker=1)
+    h.pop("G", "p", ["m1"], worker=2)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def overlapping_pushes_in_either_order() -> HistoryBuilder:
+    """Pushes that overlap in time have no order."""
+    h = HistoryBuilder()
+    first = h.begin_push("p", "m1")
+    second = h.begin_push("p", "m2")
+    first.ok(h.push_result(["m1"]), 201)
+    second.ok(h.push_result(["m2"]), 201)
+    h.place("p", "m2", "m1")
+    h.audit()
+    h.drain({("G", "p"): ["m2", "m1"]})
+    return h
+
+
+@legal
+def duplicate_answers_the_original() -> HistoryBuilder:
+    """A duplicate stores nothing; its answer names the original."""
+    h = HistoryBuilder()
+    h.push("p", "m1", transaction_ids=["a"])
+    opened = h.begin_push("p", "m1 again", transaction_ids=["a"])
+    result = h.push_result(["m1"], ["duplicate"])
+    opened.ok(result, 201)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def repeated_unanswered_push_is_stored_twice() -> HistoryBuilder:
+    """Without a transactionId a repeated request may be stored twice."""
+    h = HistoryBuilder()
+    h.push("p", "m1", payloads=["null"])
+    h.begin_push("p", "m2", payloads=["null"]).lost()
+    h.place("p", "m2")
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2"]})
+    return h
+
+
+@legal
+def payload_as_another_text_of_the_same_value() -> HistoryBuilder:
+    """Numbers are compared as exact decimals, the order of keys is ignored."""
+    h = HistoryBuilder()
+    h.push("p", "m1", payloads=['{"a": 1.0, "b": "\\u00e9"}'])
+    h.pop("G", "p", ["m1"], payloads=['{"b":"é","a":1}'])
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def drain_that_could_not_be_completed_proves_no_loss() -> HistoryBuilder:
+    """Where the drain was stopped, what did not come may still be there."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.phase("drain")
+    h.phase_end("drain", complete=False, why="the broker did not answer")
+    return h
+
+
+@legal
+def spooled_push_comes_late_and_out_of_order() -> HistoryBuilder:
+    """A `buffered` message is stored when the storage is back; its order among later pushes is not promised."""
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1", statuses=["buffered"])
+    h.push("p", "m2")
+    h.place("p", "m1")
+    h.audit()
+    h.drain({("G", "p"): ["m2", "m1"]})
+    return h
+
+
+@legal
+def two_pops_at_once_of_which_one_is_empty() -> HistoryBuilder:
+    """Of two pops at the same moment one is served."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    first = h.begin_pop("G", "p")
+    second = h.begin_pop("G", "p", worker=1)
+    second.messages(["m1"], lease="L1")
+    first.messages([])
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def pops_that_overlap_an_ack_may_be_served_one_after_the_other() -> HistoryBuilder:
+    """While an ack is under way the lease may be over: a pop that overlaps it may get the next batch."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1"])
+    ack = h.begin_ack("G", ["m1"], lease=lease)
+    second = h.pop("G", "p", ["m2"], worker=1)
+    ack.lost()
+    h.ack("G", ["m2"], lease=second, worker=1)
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def empty_pop_right_after_an_expiry_on_a_slow_broker() -> HistoryBuilder:
+    """Within the profile's time after an expiry an empty wildcard answer proves nothing."""
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"], lease_s=1)
+    h.advance(1300)
+    h.pop("G", None, [], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def unleased_retry_without_a_leased_batch_stops_nothing() -> HistoryBuilder:
+    """With no leased batch an unfenced `retry` may change nothing, and the completed message above it counts."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    h.ack("G", ["m1", "m2"], lease=lease, statuses="retry")
+    h.ack("G", ["m1", "m2"], lease=None, statuses=["retry", "completed"])
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def one_id_in_two_unanswered_pushes() -> HistoryBuilder:
+    """Either of two unanswered pushes of one transactionId may be the stored one; here the second."""
+    h = HistoryBuilder()
+    h.begin_push("p", "first", transaction_ids=["a"], payloads=["1"]).lost()
+    h.begin_push("p", "second", transaction_ids=["a"], payloads=["2"]).lost()
+    h.push("p", "m3")
+    h.place("p", "second")
+    h.audit()
+    h.drain({("G", "p"): ["m3", "second"]})
+    return h
+
+
+@legal
+def repeated_failed_ack_spends_one_retry() -> HistoryBuilder:
+    """The same `failed` under the same, released lease may answer as the first time and is no second failure."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease, statuses="failed")
+    h.ack("G", ["m1"], lease=lease, statuses="failed")
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def item_left_open_by_the_answer_acts_late() -> HistoryBuilder:
+    """A push status that names the storage leaves open whether and when the item is stored."""
+    h = HistoryBuilder()
+    opened = h.begin_push("p", "m1")
+    opened.ok(PushResult((None,), (None,), ("failed",), (None,), frozenset({0})), 201)
+    h.push("p", "m2")
+    h.place("p", "m1")
+    h.audit()
+    h.drain({("G", "p"): ["m2", "m1"]})
+    return h

@@ -1,0 +1,35 @@
+"""Faults of delivery: what comes again though it must not."""
+
+from __future__ import annotations
+
+from reference_broker import Engine
+from reference_broker.model import AckPlan, Lane, QueueOptions
+
+
+class Canary(Engine):
+    """Every pop answers the first message for ever: proves that red is reported."""
+
+    def claimable_from(self, lane: Lane, now_ms: int) -> int | None:
+        """The first message, whatever the cursor and the lease say."""
+        return 0
+
+
+class CursorBackOnRestart(Engine):
+    """Acks are persisted lazily and lost with the process (seen with Redis' append-only file)."""
+
+    def recover_on_start(self) -> None:
+        """The cursor is back where the last batch began."""
+        super().recover_on_start()
+        with self.storage:
+            self.storage.execute("UPDATE cursors SET committed = batch_first - 1 WHERE batch_first >= 0", ())
+
+
+class DeadLetterAlsoRedelivered(Engine):
+    """A message is filed as a dead letter and delivered again."""
+
+    def apply_plan(self, lane: Lane, options: QueueOptions, plan: AckPlan, now_ms: int) -> None:
+        """The cursor stays below what was filed."""
+        if plan.filed:
+            plan.cursor = min(offset for offset, _ in plan.filed) - 1
+            plan.release = True
+        super().apply_plan(lane, options, plan, now_ms)
