@@ -87,9 +87,7 @@ def broker_options(command: Command) -> Command:
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="Certificates to trust instead of the system's.",
         ),
-        click.option(
-            "--lanes", type=click.IntRange(1, 256), help="Schedules that run side by side on --broker-url."
-        ),
+        click.option("--lanes", type=click.IntRange(1, 256), help="Schedules that run side by side on --broker-url."),
         click.option("--broker-engine", metavar="MODULE:CLASS", hidden=True),
     )
     for option in reversed(options):

@@ -106,6 +106,8 @@ class Caller:
         self.horizon = horizon
         self.calls = 0
         self.pushed = 0
+        self.stored_ids: set[str] = set()
+        self.open_pushes = False
         self._client = client
         self._recorder = recorder
         self._open = True
@@ -153,6 +155,8 @@ class Caller:
         if answer.outcome is Outcome.OK:
             self.horizon.acted(ride.request, at_us)
             result = read(answer.value)
+            if isinstance(result, history.PushResult):
+                self._stored(result)
             self.add(history.Return(ride.call, at_us, "ok", answer.status, "", result, answer.oddities))
             if isinstance(result, history.PushResult | history.AckResult) and result.unknown_items:
                 ride.outcome_is_unknown()
@@ -161,15 +165,39 @@ class Caller:
             history.Return(ride.call, at_us, answer.outcome.value, answer.status, answer.why, None, answer.oddities)
         )
         if answer.outcome is Outcome.UNKNOWN:
+            self.open_pushes = self.open_pushes or isinstance(ride.request, history.PushCall)
             if not ride.ended:
                 self.horizon.unanswered(ride.request, at_us)
             ride.outcome_is_unknown()
+
+    def _stored(self, result: history.PushResult) -> None:
+        """Notes what is certainly stored, and whether something else may be."""
+        for index, (message_id, status) in enumerate(zip(result.message_ids, result.statuses, strict=True)):
+            if status in ("queued", "duplicate") and message_id is not None:
+                self.stored_ids.add(message_id)
+            elif index in result.unknown_items or status == "buffered":
+                self.open_pushes = True
 
     def _effect_ended(self, ride: Ride) -> None:
         at_us = self.now_us()
         if ride.acted is not False:
             self.horizon.acted(ride.request, at_us)
         self.add(history.EffectEnd(ride.call, at_us, ride.acted))
+
+
+def completion(queue: str, group: str, messages: Sequence[wire.Message]) -> history.AckCall:
+    """The ack, in one batch call, that completes messages of one pop under its lease."""
+    return history.AckCall(
+        queue,
+        group,
+        True,
+        tuple([message.partition for message in messages]),
+        tuple([message.partition_id for message in messages]),
+        tuple([message.transaction_id for message in messages]),
+        tuple([message.id for message in messages]),
+        tuple([message.lease_id or None for message in messages]),
+        ("completed",) * len(messages),
+    )
 
 
 _NONE_OPEN: frozenset[int] = frozenset()

@@ -26,8 +26,9 @@ from contract import replay_file
 from contract.broker_options import Broker, broker_options, chosen_broker
 from contract.errors import CouldNotJudge
 from contract.history import HistoryError
-from contract.replay_file import REPLAY_VERSION, Replay, suite_version
+from contract.replay_file import REPLAY_VERSION, Replay
 from contract.verdicts import Judgement
+from contract.version import suite_version
 
 if TYPE_CHECKING:
     from contract.explore import Exploration, Failure, Progress
@@ -194,9 +195,11 @@ def report(exploration: Exploration, broker: Broker, failures_dir: Path, *, whol
         text.table(exploration.rules, width=columns),
         text.never_reached(exploration, width=columns),
     ]
-    say("\n".join(part for part in parts if part) + "\n")
+    say("\n".join(part for part in parts if part))
     for failed in failures:
-        say(text.failure(failed, replay_options=broker.options(), width=columns))
+        say("\n" + text.failure(failed, replay_options=broker.options(), width=columns))
+    if not failures:
+        say("")
     say(text.closing(exploration.rules, exit_code=code))
     return code
 
@@ -227,7 +230,7 @@ def progress_line() -> Iterator[Callable[[Progress], None] | None]:
     with console.status("starting") as status:
 
         def show(progress: Progress) -> None:
-            found = f"  {progress.failures} failures" if progress.failures else ""
+            found = f"  failures: {progress.failures}" if progress.failures else ""
             status.update(Text(f"{progress.doing}  {progress.schedules:,} schedules  {progress.seconds:.0f} s{found}"))
 
         yield show
@@ -269,7 +272,10 @@ def replay_one(path: Path, kept: Replay, target: Target, broker: Broker, tries: 
     seen = f"seen {played.seen} of {played.tries}" if own.violations else ""
     lines = text.violation(found, seen=seen, width=columns)
     lines += text.steps(kept.schedule, played.history, width=columns)
-    say("\n".join([*lines, text.replay_line(os.fspath(path), broker.options())]))
+    lines.append(text.replay_line(os.fspath(path), broker.options()))
+    if not own.violations:
+        lines.append(f" {kept.rule}, for which the file was written: {own.verdict}")
+    say("\n".join(lines))
     return text.VIOLATED
 
 
@@ -300,7 +306,7 @@ def check(paths: tuple[Path, ...]) -> int:
     verdicts = merged(judgements)
     say(f"broker-contract {suite_version()}  {len(files):,} {'history' if len(files) == 1 else 'histories'}")
     say(text.table(verdicts, width=columns))
-    say("\n".join(["", *failures]) if failures else "")
+    say("\n".join(f"\n{failed}" for failed in failures))
     say(text.closing(verdicts))
     return text.exit_code_of(verdicts)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 
+import msgspec
+
 from contract.checks import (
     ack_answers,
     ack_budget,
@@ -92,7 +94,25 @@ def judge(history: History, profile: Profile | None = None) -> Judgement:
     if model.facts.deleted_queues:
         for rule in RULES:
             report.skip(rule, "the queue was deleted in this history")
+    _mark_following(report)
     return Judgement(tuple(_verdict(rule, report, errors, used) for rule in RULES))
+
+
+def _mark_following(report: Report) -> None:
+    """Violations of one reader after its first one may come from it."""
+    first: dict[tuple[str, str, str], int] = {}
+    every = [violation for violations in report.violations.values() for violation in violations]
+    for violation in every:
+        key = (violation.queue, violation.partition, violation.group)
+        if violation.line:
+            first[key] = min(violation.line, first.get(key, violation.line))
+    for rule, violations in report.violations.items():
+        report.violations[rule] = [
+            msgspec.structs.replace(violation, following=True)
+            if violation.line > first.get((violation.queue, violation.partition, violation.group), violation.line)
+            else violation
+            for violation in violations
+        ]
 
 
 def _place(error: Exception) -> str:
@@ -117,10 +137,7 @@ def _verdict(rule: str, report: Report, errors: dict[str, str], profile: Profile
 
 
 def headline(judgement: Judgement) -> Violation | None:
-    """The violation to show first: of the most specific rule, and there the first that follows from no other."""
-    failed = {verdict.rule: verdict for verdict in judgement.rules if verdict.violations}
-    for rule in HEADLINES:
-        if rule in failed:
-            violations = failed[rule].violations
-            return next((violation for violation in violations if not violation.following), violations[0])
-    return None
+    """The violation to show first: one that follows from no other, and of those the one of the most specific rule."""
+    found = [violation for verdict in judgement.rules for violation in verdict.violations]
+    place = {rule: number for number, rule in enumerate(HEADLINES)}
+    return min(found, key=lambda violation: (violation.following, place[violation.rule]), default=None)

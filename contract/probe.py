@@ -34,6 +34,7 @@ from contract.merging import Merger
 from contract.situations import SITUATIONS
 from contract.targets import Target
 from contract.verdicts import RuleVerdict, Verdict
+from contract.version import suite_version
 from strategies.draw import WORKLOADS, Features, schedules
 from strategies.schedule import Schedule, to_json
 
@@ -267,7 +268,7 @@ class Probe:
         )
         replay = replay_file.Replay(
             replay=replay_file.REPLAY_VERSION,
-            suite=replay_file.suite_version(),
+            suite=suite_version(),
             rule=failure.violation.rule,
             signature=failure.violation.signature,
             target=self._run.target.describe,

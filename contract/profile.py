@@ -63,6 +63,43 @@ SIMULATED = Profile(
     named_settle_s=0.0,
 )
 
+MUST_COME = (
+    "push/stored-is-delivered",
+    "group/start-position",
+    "group/start-decided-once",
+    "group/new-partition-from-first",
+    "group/no-group-starts-at-oldest",
+    "group/independent-cursor",
+    "group/independent-lease",
+    "lease/redelivered-after-expiry",
+    "lease/unreceived-claim-comes-back",
+    "ack/failed-comes-back-first",
+    "ack/mixed-batch-stops-at-lowest",
+)
+"""Rules that an empty answer can violate."""
+
+QUEEN_1_DEVIATIONS = (
+    Deviation(
+        "ack/answer-matches-effect",
+        "released-while-leased",
+        "answers leaseReleased:true on every accepted ack, also while the rest of the batch stays leased",
+    ),
+    Deviation(
+        "ack/answer-matches-effect",
+        "dlq-on-sibling",
+        "answers dlq:true for every item of a call in which one is dead-lettered",
+    ),
+    *(
+        Deviation(
+            rule,
+            "wildcard-overlooks",
+            "a wildcard pop that does not wait may answer 204 right after another pop of its group; the message comes"
+            " to the next one",
+        )
+        for rule in MUST_COME
+    ),
+)
+
 QUEEN_1 = Profile(
     name="1.x",
     start_s=0.25,  # a wildcard pop registers its group within milliseconds; generous for a loaded machine
@@ -71,13 +108,25 @@ QUEEN_1 = Profile(
     named_settle_s=0.25,  # 45 ms measured
     named_pop_registers=False,  # a named pop starts its own partition only
     multi_dlq_files_lowest_only=True,
+    deviations=QUEEN_1_DEVIATIONS,
 )
 
 QUEEN_2 = Profile(name="2.x", late_effect_s=2.0, wildcard_settle_s=1.0, named_settle_s=0.25)
 
-PROFILES: dict[str, Profile] = {profile.name: profile for profile in (SIMULATED, QUEEN_1, QUEEN_2)}
+REFERENCE = Profile(
+    name="reference",
+    start_s=1.0,  # decided when the request is read; the rest is for a loaded machine, as below
+    late_effect_s=1.0,
+    death_ends_calls=True,  # it has no process but the one that is killed, and no storage that works on without it
+    wildcard_settle_s=0.25,
+    named_settle_s=0.25,
+)
+
+PROFILES: dict[str, Profile] = {profile.name: profile for profile in (SIMULATED, QUEEN_1, QUEEN_2, REFERENCE)}
 
 
 def for_version(version: str) -> Profile:
     """The profile of a broker that reports `version` ("1.3.0"); an unknown one gets the newest."""
+    if version.endswith("-reference"):
+        return REFERENCE
     return QUEEN_1 if version.split(".", 1)[0] in ("0", "1") else QUEEN_2

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -36,14 +35,6 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expected: str
     observed: str
     schedule: Schedule
-
-
-def suite_version() -> str:
-    """The version of the suite that is installed; "0" where it runs from a folder that nobody installed."""
-    try:
-        return metadata.version("broker-contract")
-    except metadata.PackageNotFoundError:
-        return "0"
 
 
 def file_name(rule: str, schedule: Schedule) -> str:

@@ -14,17 +14,20 @@ import asyncio
 import random
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from client import BrokerClient, Message, PopAnswer
-from contract import ending, history
+from contract import ending, history, names, storm
 from contract.calls import Caller, LeaseHorizon
 from contract.payloads import payload
 from contract.profile import Profile
 from strategies.schedule import (
     Ack,
     Advance,
+    BrokerFault,
     Configure,
     CrashConsumer,
     Extend,
@@ -43,6 +46,7 @@ from strategies.schedule import (
     Step,
     StorageFault,
     Storm,
+    flatten,
 )
 
 
@@ -114,6 +118,10 @@ class World:
     its order; `audit_group` is the beginning of names that no group has. `now_us` is the target's clock, microseconds
     since the run began; waits are `asyncio.sleep` on the running loop. `idle` waits up to so many seconds until no
     request is on its way or at work, and says whether it came to that.
+
+    `turn` is entered around each step, and around what follows the steps; `alone` around what is done to the broker
+    itself, inside a turn. Where schedules share a broker, the two keep one from doing something to it while
+    others are in the middle of a step.
     """
 
     client: Callable[[str], BrokerClient]
@@ -125,6 +133,8 @@ class World:
     profile: Profile
     seed: int = 0
     control: BrokerControl = field(default_factory=NoControl)
+    turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +168,8 @@ class Runner:
         self._world = world
         self._schedule = schedule
         self._caller = caller
-        self._partitions = tuple([f"p{number}" for number in range(schedule.partitions)])
+        self._partitions = tuple([names.name(schedule.names, "p", number) for number in range(schedule.partitions)])
+        self._pushed: dict[str, list[str]] = {}  # transactionIds that answers named, by partition, in order
         self._batches: dict[int, _Batch] = {}
         self._leases: dict[tuple[int, str], list[str]] = {}  # all seen, in order, by group and partition id
         self._crashes: dict[str, int] = {}
@@ -183,6 +194,7 @@ class Runner:
                 audit_group=world.audit_group,
                 profile=world.profile,
                 heal=self._heal,
+                turn=world.turn,
             )
         finally:
             for task in tuple(self._background):
@@ -193,12 +205,42 @@ class Runner:
     # Steps --------------------------------------------------------------------------------------------------------
 
     async def _step(self, step: Step, path: str) -> None:
-        if isinstance(step, Parallel):
-            await self._parallel(step, path)
-        elif isinstance(step, Storm):
-            self._caller.note("not supported yet: storm", path)
-        else:
-            await self._lane_step(step, path, "")
+        if isinstance(step, Advance):  # nobody needs to wait for one who waits
+            await asyncio.sleep(step.ms / 1000)
+            return
+        async with self._world.turn(), self._world.alone() if self._disturbs(step) else nullcontext():
+            if isinstance(step, Parallel):
+                await self._parallel(step, path)
+            elif isinstance(step, Storm):
+                await self._storm(step, path)
+            else:
+                await self._lane_step(step, path, "")
+
+    def _disturbs(self, step: Step) -> bool:
+        """Whether something is done to the broker in a step. Its other calls should be under way just then."""
+        supports = self._world.control.supports
+        if isinstance(step, Storm):
+            return step.kill_at is not None and "kill-broker" in supports
+        return bool(supports) and any(
+            isinstance(leaf, BrokerFault) and _tag(leaf) in supports for leaf in flatten((step,))
+        )
+
+    async def _storm(self, step: Storm, path: str) -> None:
+        world, group = self._world, step.group % len(self._world.groups)
+        kill = partial(self._kill, 0, path) if self._disturbs(step) else None
+        if step.kill_at is not None and kill is None:
+            self._caller.note("not supported: kill-broker", path)
+        stage = storm.Stage(
+            caller=self._caller,
+            queue=world.queue,
+            partitions=self._partitions[: step.partitions],
+            group=world.groups[group],
+            mode=self._schedule.groups[group].mode,
+            consumer=self._schedule.groups[group].name or "q",
+            next_payload=lambda: self._payload(0),
+            kill=kill,
+        )
+        await storm.play(step, stage, path)
 
     async def _parallel(self, step: Parallel, path: str) -> None:
         async with asyncio.TaskGroup() as lanes:
@@ -266,20 +308,27 @@ class Runner:
                 self._caller.note(f"no-op: pop {step.pop} left nothing to {_tag(step)}", path)
                 return None
             worker, request = batch.worker, built
-        await self._caller.send(request, worker, step=path, fault=fault, fault_name=fault_name, jitter=step.jitter)
+        answer = await self._caller.send(
+            request, worker, step=path, fault=fault, fault_name=fault_name, jitter=step.jitter
+        )
+        if isinstance(request, history.PushCall) and answer.value is not None:
+            for partition, item in zip(request.partitions, answer.value, strict=True):
+                if item.transaction_id is not None:
+                    self._pushed.setdefault(partition, []).append(item.transaction_id)
         return request, worker
 
     def _push(self, step: Push) -> history.Call:
-        payloads = []
-        for item in step.items:
-            self._messages += 1
-            payloads.append(payload(item.payload, self._messages))
+        style = self._schedule.names
         return history.PushCall(
             self._world.queue,
             tuple([self._partition(item.partition) for item in step.items]),
-            tuple([None if item.key is None else f"t{item.key}" for item in step.items]),
-            tuple(payloads),
+            tuple([None if item.key is None else names.name(style, "t", item.key) for item in step.items]),
+            tuple([self._payload(item.payload) for item in step.items]),
         )
+
+    def _payload(self, index: int) -> str:
+        self._messages += 1
+        return payload(index, self._messages)
 
     async def _pop(self, step: Pop, path: str, fault: Faulty | None, fault_name: str) -> tuple[history.Call, str]:
         group = step.group % len(self._world.groups)
@@ -315,27 +364,37 @@ class Runner:
                 seen.append(lease_id)
 
     def _ack(self, step: Ack, batch: _Batch) -> history.Call | None:
-        chosen: list[tuple[Message, str]] = []
+        chosen: list[tuple[Message, str, bool]] = []
         last = len(batch.messages) - 1
         for item in step.items if step.batch else step.items[:1]:
             message = batch.messages[min(item.message, last)] if last >= 0 else None
             # Beyond the batch means its last message, but not once more; what a schedule names twice is sent twice.
-            if message is not None and (item.message <= last or all(message is not other for other, _ in chosen)):
-                chosen.append((message, item.status))
+            if message is not None and (item.message <= last or all(message is not other for other, *_ in chosen)):
+                chosen.append((message, item.status, item.outside))
         if not chosen:
             return None
-        messages = [message for message, _ in chosen]
+        messages = [message for message, *_ in chosen]
+        ids = [
+            self._outside(batch, message.partition) if outside else message.transaction_id
+            for message, _, outside in chosen
+        ]
         return history.AckCall(
             self._world.queue,
             self._world.groups[batch.group],
             step.batch,
             tuple([message.partition for message in messages]),
             tuple([message.partition_id for message in messages]),
-            tuple([message.transaction_id for message in messages]),
-            tuple([message.id for message in messages]),
+            tuple(ids),
+            tuple(["" if outside else message.id for message, _, outside in chosen]),
             self._lease_ids(step, batch, messages),
-            tuple([status for _, status in chosen]),
+            tuple([status for _, status, _ in chosen]),
         )
+
+    def _outside(self, batch: _Batch, partition: str) -> str:
+        """The newest transactionId of a partition that a pop did not give; one that nobody pushed where all came."""
+        given = {message.transaction_id for message in batch.messages}
+        others = [transaction_id for transaction_id in self._pushed.get(partition, ()) if transaction_id not in given]
+        return others[-1] if others else "nobody pushed this"
 
     def _lease_ids(self, step: Ack, batch: _Batch, messages: list[Message]) -> tuple[str | None, ...]:
         if step.lease == "none":
@@ -343,6 +402,13 @@ class Runner:
         right = [message.lease_id or batch.lease_id or None for message in messages]
         if step.lease == "right":
             return tuple(right)
+        if step.lease == "newest":
+            return tuple(
+                [
+                    self._leases.get((batch.group, message.partition_id), [lease_id])[-1]
+                    for message, lease_id in zip(messages, right, strict=True)
+                ]
+            )
         made_up = str(uuid.UUID(int=self._draws().getrandbits(128), version=4))
         return tuple(
             [
@@ -400,9 +466,7 @@ class Runner:
         elif not control.up:
             self._caller.note("no-op: the broker is down", path)
         elif isinstance(step, KillBroker):
-            self._fault("kill", path)
-            await control.kill()
-            await self._start_after(step.down_ms, path)
+            await self._kill(step.down_ms, path)
         elif isinstance(step, RestartBroker):
             self._fault("stop", path)
             await control.stop()
@@ -414,6 +478,11 @@ class Runner:
             self._caller.note("no-op: the broker is paused", path)
         else:
             await self._pause(step.ms, path)
+
+    async def _kill(self, down_ms: int, path: str) -> None:
+        self._fault("kill", path)
+        await self._world.control.kill()
+        await self._start_after(down_ms, path)
 
     async def _start_after(self, down_ms: int, path: str) -> None:
         await asyncio.sleep(down_ms / 1000)

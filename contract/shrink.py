@@ -5,7 +5,7 @@ A schedule is smaller than another by `size`, compared from left to right:
 1. steps, counted without the lanes around them;
 2. wrapping: steps inside a `Parallel`, faults around requests (a lost request or answer is the plainest fault);
 3. items of pushes and acks;
-4. the world: partitions and groups, a named group counting more than the group-less one;
+4. the world: partitions and groups, a named group counting more than the group-less one, awkward names;
 5. detail: fields that differ from the plain value (jitter, payload, key, lease, wait, wildcard, labels, ...);
 6. milliseconds that the schedule spends waiting.
 
@@ -184,7 +184,7 @@ def size(schedule: Schedule) -> Size:
             items += len(request.items)
         detail += _detail(leaf if request is None else request)
     groups = sum(1 + bool(group.name) + (group.mode is not None) for group in schedule.groups)
-    return steps, wrapping, items, schedule.partitions + groups, detail, waits_ms
+    return steps, wrapping, items, schedule.partitions + groups + bool(schedule.names), detail, waits_ms
 
 
 def _waits_ms(leaf: Leaf) -> int:
@@ -416,7 +416,8 @@ def _shrink_world(schedule: Schedule) -> _Candidates:
             if plain not in others:
                 groups = schedule.groups[:index] + (plain,) + schedule.groups[index + 1 :]
                 yield (2, index, way), _replace(schedule, groups=groups)
-    yield (3,), _renumbered(schedule)
+    yield (3,), _replace(schedule, names=0)
+    yield (4,), _renumbered(schedule)
 
 
 def _merge_partition(schedule: Schedule, gone: int, target: int) -> Schedule:

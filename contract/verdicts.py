@@ -25,8 +25,8 @@ class Violation(msgspec.Struct, frozen=True):
 
     `expected` and `observed` are one clause each, with messages named m1, m2, ... in order of first appearance.
     `calls` are the numbers of the calls that show it. `signature` separates kinds of one rule ("" for the plain one);
-    a known deviation of a broker is matched by (rule, signature). `following`: an earlier violation in the same
-    (partition, group) may have caused this one.
+    a known deviation of a broker is matched by (rule, signature). `line` is the line of the history file on which it
+    shows. `following`: an earlier violation in the same (partition, group) may have caused this one.
     """
 
     rule: str
@@ -38,6 +38,7 @@ class Violation(msgspec.Struct, frozen=True):
     calls: tuple[int, ...] = ()
     signature: str = ""
     following: bool = False
+    line: int = 0
     at_us: int = 0
 
 

@@ -17,7 +17,7 @@ import dataclasses
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from hypothesis import strategies as st
@@ -66,6 +66,7 @@ KINDS: frozenset[str] = (
     REQUESTS | FAULTS | BROKER_FAULTS | frozenset({"advance", "crash-consumer", "parallel", "storm"})
 )
 ALWAYS: frozenset[str] = frozenset({"push", "pop"})
+NO_LANE_STEPS: frozenset[str] = frozenset({"parallel", "storm", "idiom"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,8 @@ class Weights:
     """What a workload draws, as relative weights; `*_percent` are chances in a hundred.
 
     `lengths` are the least and the most steps of a schedule, counted without the lanes around them. `partitions`,
-    `groups`, `workers` are the weights of 1, 2, 3, ... of them.
+    `groups`, `workers` are the weights of 1, 2, 3, ... of them. In `kinds`, an "idiom" is a few steps that belong
+    together.
     """
 
     lengths: tuple[int, int] = (4, 17)
@@ -109,6 +111,8 @@ class Weights:
             "pause-broker": 1,
             "storage-fault": 1,
             "parallel": 7,
+            "idiom": 10,
+            "storm": 1,
         }
     )
     faults: Mapping[str, int] = dataclasses.field(
@@ -123,8 +127,10 @@ class Weights:
     )
     statuses: tuple[int, int, int, int] = (70, 14, 9, 7)
     """Weights of completed, failed, retry, dlq."""
-    leases: tuple[int, int, int] = (82, 10, 8)
-    """Weights of the right lease, a stale one, none."""
+    leases: tuple[int, int, int, int] = (82, 8, 6, 4)
+    """Weights of the right lease, a stale one, none, the newest one."""
+    nacking_percent: int = 15
+    """A schedule that mostly hands back what it got: budgets are spent only by several failures in a row."""
     fault_percent: int = 12
     """A request with a fault around it."""
     swarm_percent: int = 35
@@ -140,6 +146,8 @@ class Weights:
     """An item with a transactionId that was used before."""
     payload_percent: int = 15
     """An item with one of the awkward payloads."""
+    awkward_names_percent: int = 12
+    """A schedule whose partitions and transactionIds have names that a broker may stumble over."""
     many_items_percent: int = 45
     """A push of more than one item."""
     batch_ack_percent: int = 45
@@ -157,7 +165,7 @@ ORDER = dataclasses.replace(
     ANY,
     kinds=_changed(ANY.kinds, push=28, ack=26, parallel=9, configure=1, extend=1),
     statuses=(84, 6, 6, 4),
-    leases=(92, 4, 4),
+    leases=(92, 3, 3, 2),
     partitions=(55, 30, 10, 5),
     many_items_percent=60,
     key_percent=10,
@@ -188,7 +196,8 @@ ACKS = dataclasses.replace(
     lengths=(5, 17),
     partitions=(60, 25, 10, 5),
     statuses=(46, 24, 14, 16),
-    leases=(74, 14, 12),
+    leases=(72, 11, 9, 8),
+    nacking_percent=25,
     batch_ack_percent=55,
     auto_ack_percent=3,
 )
@@ -301,6 +310,10 @@ def _sums(weights: Sequence[int]) -> tuple[int, ...]:
     return tuple(accumulate(weights))
 
 
+_Lane = tuple[int, int]
+"""A group and a partition."""
+
+
 @dataclasses.dataclass(slots=True)
 class _Cursor:
     """What one group is expected to have done in one partition. `end` is where its leased batch ends."""
@@ -331,6 +344,8 @@ class _Sketch:
         self.cursors = [[_Cursor() for _ in range(partitions)] for _ in groups]
         self.started = [not group.name or group.mode == "all" for group in groups]
         self.batches: dict[int, _Batch] = {}
+        self.old_ends_ms: list[int] = []
+        """Where leases would have ended that were extended: nothing may be free then."""
         self.frozen = False
         """Side by side: lanes do not see what the others took, so they are aimed at the same messages."""
 
@@ -338,7 +353,7 @@ class _Sketch:
         for item in items:
             self.stored[item.partition] += 1
 
-    def servable(self) -> list[tuple[int, int]]:
+    def servable(self) -> list[_Lane]:
         """(group, partition) of what a pop would find."""
         found = []
         for group, cursors in enumerate(self.cursors):
@@ -401,17 +416,41 @@ class _Sketch:
             if stops or cursor.at >= end:
                 cursor.free_ms = self.now_ms
 
+    def extend(self, step: Extend) -> None:
+        batch = self.batches.get(step.pop)
+        if batch is None or batch.lease_end_ms <= self.now_ms:
+            return
+        old_ms, batch.lease_end_ms = batch.lease_end_ms, max(batch.lease_end_ms, self.now_ms + 1000 * step.seconds)
+        self.old_ends_ms.append(old_ms)
+        for partition, _, _ in batch.runs:
+            cursor = self.cursors[batch.group][partition]
+            if cursor.free_ms == old_ms:
+                cursor.free_ms = batch.lease_end_ms
+
     def open_batches(self) -> list[int]:
         """Labels of the pops that gave messages which nobody acked."""
         return [label for label, batch in self.batches.items() if batch.size and not batch.acked]
 
+    def superseded(self) -> list[int]:
+        """Labels of the pops whose partition the same group was given again by a later pop."""
+        found: list[int] = []
+        later: set[_Lane] = set()
+        for label, batch in reversed(self.batches.items()):
+            lanes = {(batch.group, partition) for partition, _, _ in batch.runs}
+            if lanes & later:
+                found.append(label)
+            later |= lanes
+        return found
+
     def lease_ends(self) -> list[int]:
-        """When the running leases end, soonest first."""
-        return sorted({c.free_ms for cursors in self.cursors for c in cursors if c.free_ms > self.now_ms})
+        """When the running leases end, and where they would have ended without an extension; soonest first."""
+        ends = {cursor.free_ms for cursors in self.cursors for cursor in cursors}
+        return sorted(end for end in ends.union(self.old_ends_ms) if end > self.now_ms)
 
 
 _STATUSES: tuple[Status, ...] = ("completed", "failed", "retry", "dlq")
-_LEASES: tuple[LeaseChoice, ...] = ("right", "stale", "none")
+_LEASES: tuple[LeaseChoice, ...] = ("right", "stale", "none", "newest")
+_NACKING = (20, 45, 30, 5)
 _ITEM_COUNTS = (2, 2, 2, 3, 3, 4, 5, 6)
 _BATCHES = (1, 1, 2, 2, 2, 3, 3, 5, 10, 100)
 _CLAIMS = (1, 1, 1, 2, 2, 3, 0)
@@ -423,6 +462,7 @@ _SHORT_MS = (1, 10, 100, 300, 700)
 _DOWN_MS = (0, 0, 100, 500, 2000)
 _JITTERS = 1 << 16
 _PAYLOADS = 32
+_NAMES = 6
 _LANE_LENGTHS = (1, 1, 1, 2, 2, 3)
 
 
@@ -436,22 +476,25 @@ class _Drawer:
         self.left = least + stream.below(most - least + 1)
         self._partitions = min(1 + stream.weighted(_sums(weights.partitions)), MAX_PARTITIONS)
         self._groups = self._draw_groups(stream)
+        self._names = 1 + stream.below(_NAMES) if stream.chance(weights.awkward_names_percent) else 0
         self._workers = min(1 + stream.weighted(_sums(weights.workers)), MAX_WORKERS)
         self._kinds, self._kind_sums = self._swarm(stream, weights.kinds, features)
         self._faults, self._fault_sums = self._swarm(stream, weights.faults, features)
-        self._statuses, self._leases = _sums(weights.statuses), _sums(weights.leases)
+        nacking = stream.chance(weights.nacking_percent)
+        self._statuses = _sums(_NACKING if nacking else weights.statuses)
+        self._leases = _sums(weights.leases)
         self._steps: list[Step] = []
         self._sketch = _Sketch(self._partitions, self._groups)
         self._labels = 0
         self._keys = 0
         self._lease_configured = False
         self._side_by_side = False
-        self._contested: tuple[int, int] | None = None
+        self._contested: _Lane | None = None
         """What all lanes of a `Parallel` are after: a group and a partition."""
 
     def schedule(self) -> Schedule:
         """What was drawn so far."""
-        return Schedule(steps=tuple(self._steps), partitions=self._partitions, groups=self._groups)
+        return Schedule(tuple(self._steps), self._partitions, self._groups, self._names)
 
     def step(self, stream: _Stream) -> None:
         """Adds the next step."""
@@ -462,6 +505,9 @@ class _Drawer:
         kind = self._kinds[stream.weighted(self._kind_sums)]
         if kind == "parallel" and self.left >= 2:
             self._steps.append(self._parallel(stream))
+            return
+        if kind == "idiom":
+            self._idiom(stream)
             return
         self.left -= 1
         self._steps.append(self._storm(stream) if kind == "storm" else self._plain(kind, stream))
@@ -485,7 +531,7 @@ class _Drawer:
     def _swarm(
         self, stream: _Stream, weights: Mapping[str, int], features: Features
     ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        able = [name for name, weight in weights.items() if weight > 0 and name in features.kinds]
+        able = [name for name, weight in weights.items() if weight > 0 and name in features.kinds | {"idiom"}]
         kept = [name for name in able if name in ALWAYS or not stream.chance(self._leave_out(name))]
         return tuple(kept), _sums([weights[name] for name in kept])
 
@@ -542,7 +588,7 @@ class _Drawer:
         if kind == "ack" and self._sketch.batches:
             return self._ack(stream)
         if kind == "extend" and self._sketch.batches:
-            return Extend(pop=self._label(stream), seconds=1 + stream.below(3), jitter=self._jitter(stream))
+            return self._extend(stream)
         return self._pop(stream)
 
     def _parallel(self, stream: _Stream) -> Parallel:
@@ -563,18 +609,148 @@ class _Drawer:
         if "kill-broker" in self._kinds and stream.chance(6):  # what is in flight then is what is interesting
             return KillBroker(down_ms=self._down_ms(stream))
         kind = self._kinds[stream.weighted(self._kind_sums)]
-        return self._plain(stream.one(("push", "pop", "pop")) if kind in ("parallel", "storm") else kind, stream)
+        return self._plain(stream.one(("push", "pop", "pop")) if kind in NO_LANE_STEPS else kind, stream)
+
+    # Idioms: steps that show something only together, with chance in the details
+
+    def _idiom(self, stream: _Stream) -> None:
+        steps = stream.one(_IDIOMS)(self, stream)
+        if "advance" not in self._kinds:
+            steps = [step for step in steps if not isinstance(step, Advance)]
+        self.left -= len(steps)
+        for step in steps:
+            faulty = isinstance(step, Request) and self._faults and stream.chance(self._weights.fault_percent // 2)
+            self._steps.append(self._faulty(step, stream) if faulty and isinstance(step, Request) else step)
+
+    def _beyond_the_batch(self, stream: _Stream) -> list[Step]:
+        """A batch runs out, a shorter one is taken, and a message of the first is acked."""
+        lane, steps = self._stocked(stream, 2)
+        first = self._pop(stream, lane, partition=lane[1], partitions=1, batch=5, auto_ack=False)
+        wait = self._past_the_lease(first, stream)
+        second = self._pop(stream, lane, partition=lane[1], partitions=1, batch=1, auto_ack=False)
+        late = self._acked(first.label, (AckItem(message=4, status=self._status(stream)),), stream)
+        late = msgspec.structs.replace(late, lease=stream.one(("newest", "newest", "none", "right")))
+        return [*steps, first, wait, second, late]
+
+    def _extended(self, stream: _Stream) -> list[Step]:
+        """A lease, over several partitions where there are some, is extended before its first end, or after it."""
+        group = stream.below(len(self._groups))
+        count = 1 + stream.below(2)
+        items = tuple(Item(partition=partition) for partition in range(self._partitions) for _ in range(count))
+        push = Push(items=items)
+        self._sketch.push(items)
+        first = self._pop(stream, (group, 0), partition=None, partitions=0, batch=100, auto_ack=False, wait_ms=0)
+        extend = Extend(pop=first.label, seconds=(first.lease_s or 1) + 1 + stream.below(2))
+        wait = self._past_the_lease(first, stream)
+        if stream.chance(35):
+            return [push, first, wait, extend, self._pop(stream, (group, 0), wait_ms=0)]
+        self._sketch.extend(extend)
+        again = [self._pop(stream, (group, partition), wait_ms=0) for partition in range(min(self._partitions, 2))]
+        return [push, first, extend, wait, *again]
+
+    def _spent(self, stream: _Stream) -> list[Step]:
+        """One message fails or is handed back several times in a row."""
+        lane, steps = self._stocked(stream, 1)
+        limit = 1 + stream.below(2)
+        if "configure" in self._kinds and self._steps:
+            steps.append(Configure(retry_limit=limit))
+        for _ in range(limit + 1 + stream.below(2)):
+            pop = self._pop(stream, lane, partition=lane[1], partitions=1, auto_ack=False, wait_ms=0)
+            status: Status = stream.one(("failed", "failed", "failed", "retry"))
+            steps += [pop, self._acked(pop.label, (AckItem(status=status),), stream)]
+        return steps
+
+    def _mixed(self, stream: _Stream) -> list[Step]:
+        """One ack of several messages, with several statuses."""
+        lane, steps = self._stocked(stream, 3)
+        pop = self._pop(stream, lane, partition=lane[1], partitions=1, batch=stream.one((3, 5, 10)), auto_ack=False)
+        count = 2 + stream.below(2)
+        items = [AckItem(message=index, status=stream.one(_STATUSES)) for index in range(count)]
+        if stream.chance(50):
+            items.reverse()
+        ack = msgspec.structs.replace(self._acked(pop.label, tuple(items), stream), batch=True)
+        return [*steps, pop, ack, self._pop(stream, lane)]
+
+    def _superseded(self, stream: _Stream) -> list[Step]:
+        """A lease runs out, another worker takes the batch, and the first one acks."""
+        lane, steps = self._stocked(stream, 1)
+        first = self._pop(stream, lane, partition=lane[1], partitions=1, auto_ack=False)
+        wait = self._past_the_lease(first, stream)
+        second = self._pop(stream, lane, partition=lane[1], partitions=1, auto_ack=False)
+        late = self._acked(first.label, (AckItem(status=self._status(stream)),), stream)
+        return [*steps, first, wait, second, late, self._acked(second.label, (AckItem(),), stream)]
+
+    def _woken(self, stream: _Stream) -> list[Step]:
+        """A long poll is parked when something happens."""
+        if "parallel" not in self._kinds:
+            return [self._push(stream)]
+        lane = stream.below(len(self._groups)), stream.below(self._partitions)
+        pop = self._pop(stream, lane, wait_ms=stream.one((500, 1000)))
+        other: list[LaneStep] = [Advance(ms=stream.one((1, 10, 100)))] if stream.chance(70) else []
+        item = Item(partition=lane[1], key=self._key(stream))
+        self._sketch.push((item,))
+        return [Parallel(lanes=((pop,), (*other, Push(items=(item,)))))]
+
+    def _overtaken(self, stream: _Stream) -> list[Step]:
+        """A push that takes long, beside one that is read and acked at once."""
+        if "parallel" not in self._kinds:
+            return [self._push(stream)]
+        lane = stream.below(len(self._groups)), stream.below(self._partitions)
+        pushes = [Push(items=(Item(partition=lane[1]),), jitter=1 + stream.below(_JITTERS)) for _ in range(2)]
+        for push in pushes:
+            self._sketch.push(push.items)
+        pop = self._pop(stream, lane, partition=lane[1], partitions=1, jitter=0)
+        ack = msgspec.structs.replace(self._acked(pop.label, (AckItem(message=9),), stream), lease="right")
+        reader: tuple[LaneStep, ...] = (pop, ack)
+        return [Parallel(lanes=((pushes[0],), (pushes[1], *reader)))]
+
+    def _same_key(self, stream: _Stream) -> list[Step]:
+        """An id is pushed again after its message was read."""
+        partition, key = stream.below(self._partitions), self._keys
+        self._keys += 1
+        push = Push(items=(Item(partition=partition, key=key),))
+        self._sketch.push(push.items)
+        lane = stream.below(len(self._groups)), partition
+        pop = self._pop(stream, lane, partition=partition, partitions=1, wait_ms=0)
+        ack = self._acked(pop.label, (AckItem(message=9),), stream)
+        other = Item(partition=partition)
+        return [push, pop, ack, Push(items=(Item(partition=partition, key=key), other)[: 1 + stream.below(2)])]
+
+    def _stocked(self, stream: _Stream, count: int) -> tuple[_Lane, list[Step]]:
+        """A lane with at least `count` messages to give, and the push that it may need for that."""
+        lane = self._aim(stream)
+        cursor = self._sketch.cursors[lane[0]][lane[1]]
+        missing = count - (self._sketch.stored[lane[1]] - cursor.at)
+        if missing <= 0 and not stream.chance(20):
+            return lane, []
+        items = tuple(Item(partition=lane[1], key=self._key(stream)) for _ in range(max(1, missing)))
+        self._sketch.push(items)
+        return lane, [Push(items=items)]
+
+    def _acked(self, label: int, items: tuple[AckItem, ...], stream: _Stream) -> Ack:
+        step = Ack(pop=label, items=items, batch=len(items) > 1 or stream.chance(40))
+        self._sketch.ack(step)
+        return step
+
+    def _past_the_lease(self, pop: Pop, stream: _Stream) -> Advance:
+        step = Advance(ms=1000 * (pop.lease_s or 1) + stream.one((1, 100)))
+        self._sketch.now_ms += step.ms
+        return step
+
+    # Steps with nothing but chance
 
     def _storm(self, stream: _Stream) -> Storm:
+        """Loops side by side: more of them where calls are really concurrent, fewer where time is only simulated."""
         return Storm(
-            pushers=1 + stream.below(3),
+            pushers=1 + stream.below(4),
             consumers=1 + stream.below(3),
-            operations=20 + stream.below(4) * 20,
+            operations=stream.one((40, 80, 160) if self._short else (10, 20, 40)),
             partitions=1 + stream.below(self._partitions),
             group=stream.below(len(self._groups)),
             batch=stream.one(_BATCHES),
             named=stream.chance(50),
-            jitter=self._jitter(stream),
+            kill_at=stream.one((20, 50, 100)) if "kill-broker" in self._kinds and stream.chance(25) else None,
+            jitter=1 + stream.below(_JITTERS),
         )
 
     def _push(self, stream: _Stream) -> Push:
@@ -600,8 +776,9 @@ class _Drawer:
         self._keys += 1
         return self._keys - 1
 
-    def _pop(self, stream: _Stream) -> Pop:
-        group, partition = self._aim(stream)
+    def _pop(self, stream: _Stream, aim: _Lane | None = None, **fixed: Any) -> Pop:
+        """A pop of the lane `aim`, or of a promising one; `fixed` are fields that are not drawn."""
+        group, partition = aim or self._aim(stream)
         wildcard = stream.chance(self._weights.wildcard_percent)
         waits = stream.chance(self._weights.wait_percent * (3 if self._side_by_side else 1))
         step = Pop(
@@ -618,11 +795,12 @@ class _Drawer:
             from_now=stream.chance(2),
             jitter=self._jitter(stream),
         )
+        step = msgspec.structs.replace(step, **fixed)
         self._labels += 1
         self._sketch.pop(step)
         return step
 
-    def _aim(self, stream: _Stream) -> tuple[int, int]:
+    def _aim(self, stream: _Stream) -> _Lane:
         """A group and a partition, mostly ones where the pop should find something."""
         if self._contested is not None and stream.chance(80):
             return self._contested
@@ -635,16 +813,21 @@ class _Drawer:
         return stream.below(len(self._groups)), stream.below(self._partitions)
 
     def _lease_s(self, stream: _Stream) -> int | None:
+        """Explicit where time is real: a later configure may put minutes into force (before 1.6 it resets options)."""
+        if self._short:
+            return stream.one(_SHORT_LEASES_S)
         if self._lease_configured and stream.chance(40):
             return None
-        if not self._short and stream.chance(2):
-            return None
-        return stream.one(_SHORT_LEASES_S if self._short else _LONG_LEASES_S)
+        return None if stream.chance(2) else stream.one(_LONG_LEASES_S)
 
     def _ack(self, stream: _Stream) -> Ack:
         label = self._label(stream)
+        lease = _LEASES[stream.weighted(self._leases)]
+        superseded = self._sketch.superseded() if lease in ("none", "newest") else []
+        if superseded and stream.chance(60):
+            label = stream.one(superseded)  # its messages need not be in the batch that is leased now
         size = max(1, self._sketch.batches[label].size)
-        whole = not self._side_by_side and stream.chance(35)
+        whole = not self._side_by_side and stream.chance(50 if label in superseded else 35)
         batch = "ack" in self._kinds and stream.chance(self._weights.batch_ack_percent)
         if not batch:
             index = size - 1 if whole else stream.below(size)
@@ -654,9 +837,16 @@ class _Drawer:
         else:
             picked = sorted({stream.below(size) for _ in range(1 + stream.below(4))})
             items = tuple(AckItem(message=index, status=self._status(stream)) for index in picked)
-        lease = _LEASES[stream.weighted(self._leases)]
         step = Ack(pop=label, items=items, lease=lease, batch=batch, jitter=self._jitter(stream))
         self._sketch.ack(step)
+        return step
+
+    def _extend(self, stream: _Stream) -> Extend:
+        """Mostly by more than the lease has left, and of a lease over several partitions where there is one."""
+        wide = [label for label, batch in self._sketch.batches.items() if len(batch.runs) > 1]
+        label = wide[-1] if wide and stream.chance(60) else self._label(stream)
+        step = Extend(pop=label, seconds=stream.one((1, 2, 3, 3, 5)), jitter=self._jitter(stream))
+        self._sketch.extend(step)
         return step
 
     def _label(self, stream: _Stream) -> int:
@@ -737,3 +927,15 @@ class _Drawer:
         if stream.chance(30):
             return stream.one((10, 100, 300))
         return stream.one((1100, 1300) if self._short else (1100, 2100, 3100))
+
+
+_IDIOMS: tuple[Callable[[_Drawer, _Stream], list[Step]], ...] = (
+    _Drawer._beyond_the_batch,
+    _Drawer._extended,
+    _Drawer._spent,
+    _Drawer._mixed,
+    _Drawer._superseded,
+    _Drawer._woken,
+    _Drawer._overtaken,
+    _Drawer._same_key,
+)

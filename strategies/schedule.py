@@ -18,7 +18,7 @@ import msgspec
 SCHEDULE_VERSION = 1
 
 Status = Literal["completed", "failed", "retry", "dlq"]
-LeaseChoice = Literal["right", "stale", "none"]
+LeaseChoice = Literal["right", "stale", "none", "newest"]
 Mode = Literal["new", "all"]
 
 MAX_PARTITIONS = 4
@@ -75,17 +75,23 @@ class Pop(_Data, frozen=True, tag="pop"):
 
 
 class AckItem(_Data, frozen=True):
-    """The message at index `message` of the pop (the last one where the pop gave fewer)."""
+    """The message at index `message` of the pop (the last one where the pop gave fewer).
+
+    `outside`: instead the newest message known to be in that partition that the pop did not give, and an id that
+    nobody pushed where there is none.
+    """
 
     message: Natural = 0
     status: Status = "completed"
+    outside: bool = False
 
 
 class Ack(_Data, frozen=True, tag="ack"):
     """Acknowledges messages of the pop labelled `pop`.
 
     `lease`: "right" the lease of that pop; "stale" an older lease of the same group and partition, or one that
-    never existed; "none" no lease, which is not fenced. `batch` False sends one item to the single endpoint.
+    never existed; "none" no lease, which is not fenced; "newest" the newest lease that was seen there, which may
+    cover other messages. `batch` False sends one item to the single endpoint.
     """
 
     pop: Natural
@@ -234,11 +240,16 @@ class Group(_Data, frozen=True):
 
 
 class Schedule(_Data, frozen=True):
-    """A whole schedule: the world it plays in and its steps. Heal, drain and audit follow outside the drawn part."""
+    """A whole schedule: the world it plays in and its steps. Heal, audit and drain follow outside the drawn part.
+
+    `names` chooses how partitions and transactionIds are called: 0 plain, the others awkward on purpose
+    (`contract/names.py`).
+    """
 
     steps: tuple[Step, ...]
     partitions: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)] = 1
     groups: Annotated[tuple[Group, ...], msgspec.Meta(min_length=1, max_length=MAX_GROUPS)] = (Group(),)
+    names: Natural = 0
 
 
 def flatten(steps: tuple[Step, ...]) -> Iterator[LaneStep | Storm]:

@@ -12,12 +12,14 @@ Cannot prove anything about leases that may be over, or ids that may mean severa
 
 from __future__ import annotations
 
-from contract.checks.due import due_if_released
+from collections.abc import Iterable
+
+from contract.checks.due import Due, due_if_released, due_messages, missing_violation
 from contract.checks.facts import Message
 from contract.checks.leases import Lease
 from contract.checks.model import Model, ReaderModel
 from contract.checks.readers import Ack, AckedItem
-from contract.checks.report import Report, names, short
+from contract.checks.report import Report, line_of, names, short
 from contract.checks.stored_order import BEYOND, comparable, fragment
 from contract.verdicts import Violation
 
@@ -27,25 +29,29 @@ OUTSIDE, REPEAT, EFFECT = RULES = ("ack/outside-batch-refused", "ack/repeat-is-n
 def check(model: Model, report: Report) -> None:
     """Files one violation for each item, run or empty pop that contradicts an answer."""
     for reader_model in model.readers.values():
+        leases: dict[str | None, list[Lease]] = {}
+        for lease in reader_model.leases:
+            leases.setdefault(lease.run.lease_id, []).append(lease)
         for ack in reader_model.reader.acks:
             if not ack.call.ok:
                 continue
-            lease = _live_lease(reader_model, ack)
+            live = _live_lease(leases.get(ack.lease_id, ()), ack)
             for item in ack.items:
                 if item.unknown:
                     continue
                 _check_flags(report, reader_model, ack, item)
-                if lease is not None and _outside(reader_model, lease, item, ack):
+                if live is not None and _outside(reader_model, live, item, ack):
                     _file_outside(report, reader_model, ack, item)
-                _check_repeat(report, reader_model, ack, item, lease)
+                _check_repeat(report, reader_model, ack, item, live)
         _check_refused_acks(report, reader_model)
+    _check_refused_and_missing(model, report)
     _check_released(model, report)
 
 
-def _live_lease(model: ReaderModel, ack: Ack) -> Lease | None:
-    """The lease under which the ack was certainly sent and answered."""
-    for lease in model.leases:
-        if lease.run.lease_id == ack.lease_id and lease.run.call.returned < ack.call.invoked:
+def _live_lease(leases: Iterable[Lease], ack: Ack) -> Lease | None:
+    """The one of the leases of its id under which the ack was certainly sent and answered."""
+    for lease in leases:
+        if lease.run.call.returned < ack.call.invoked:
             others = [r for r in lease.releasers if r != ack.call.invoked]
             if ack.call.returned_us < lease.end_low_us and not any(r < ack.call.returned for r in others):
                 return lease
@@ -55,7 +61,8 @@ def _live_lease(model: ReaderModel, ack: Ack) -> Lease | None:
 def _check_flags(report: Report, model: ReaderModel, ack: Ack, item: AckedItem) -> None:
     report.compared[EFFECT] += 1
     if item.dead_lettered and (item.completes or item.status == "retry"):
-        _file(report, EFFECT, model, ack, f"no dlq for a {item.status} item ({_called(item)})", "dlq:true")
+        expected = f"no dlq for a {item.status} item ({_called(item)})"
+        _file(report, EFFECT, model, ack, expected, "dlq:true", signature="dlq-on-sibling")
 
 
 def _outside(model: ReaderModel, lease: Lease, item: AckedItem, ack: Ack) -> bool:
@@ -103,7 +110,7 @@ def _check_repeat(report: Report, model: ReaderModel, ack: Ack, item: AckedItem,
 
 
 def _check_refused_acks(report: Report, model: ReaderModel) -> None:
-    """A skip that ends exactly at a message whose ack was refused."""
+    """A skip that ends exactly at a message whose ack was refused, or such a message that does not come again."""
     refused: dict[Message, Ack] = {}
     for ack in model.reader.acks:
         if ack.call.ok:
@@ -120,6 +127,31 @@ def _check_refused_acks(report: Report, model: ReaderModel) -> None:
             expected = f"the refused ack of {observation.skipped[-1].name} moves nothing"
             observed = f"{names(observation.skipped)} skipped"
             _file(report, EFFECT, model, denied, expected, observed)
+
+
+def _check_refused_and_missing(model: Model, report: Report) -> None:
+    """A message that had to come again and did not, and whose last ack was refused."""
+    missing: dict[tuple[int, int], list[Due]] = {}
+    acks: dict[int, Ack] = {}
+    for due in due_messages(model):
+        if due.came or not due.again:
+            continue
+        last = _last_ack(due)
+        if last is not None:
+            missing.setdefault((id(last), due.moment), []).append(due)
+            acks[id(last)] = last
+    for (ack_key, _), dues in missing.items():
+        report.compared[EFFECT] += 1
+        report.violate(missing_violation(EFFECT, dues, "must come again: its ack was refused", acks[ack_key].call))
+
+
+def _last_ack(due: Due) -> Ack | None:
+    """The newest ack that named the message, where it was refused."""
+    for ack in reversed(due.model.reader.acks):
+        for item in ack.items:
+            if due.message in item.meant:
+                return ack if ack.call.ok and not item.may_have_acted else None
+    return None
 
 
 def _check_released(model: Model, report: Report) -> None:
@@ -152,6 +184,7 @@ def _file(
             observed,
             (call.number,),
             signature=signature,
+            line=line_of(call.returned),
             at_us=call.returned_us,
         )
     )

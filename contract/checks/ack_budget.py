@@ -16,7 +16,7 @@ from __future__ import annotations
 from contract.checks.facts import Facts
 from contract.checks.model import Model, ReaderModel
 from contract.checks.readers import Ack, AckedItem
-from contract.checks.report import Report
+from contract.checks.report import Report, line_of
 from contract.history import ConfigureCall
 from contract.verdicts import Violation
 
@@ -87,17 +87,20 @@ class _Counter:
             self._reset(ack, [] if repeated else failed)
 
     def _compare(self, ack: Ack, failed: list[AckedItem]) -> None:
-        """Only a call of one item is read: in others the lowest signal decides, and the flag may speak of another."""
-        (item,) = failed if len(failed) == 1 else (None,)
-        if item is None or len(ack.items) != 1 or not item.done or _overlaps(self.reader_model, ack):
+        """A dead letter is read where only failures can have made it; its absence only in a call of one item."""
+        if any(item.status == "dlq" for item in ack.items) or _overlaps(self.reader_model, ack):
+            return
+        alone = len(ack.items) == 1
+        filed = any(item.dead_lettered for item in failed)
+        if not all(item.done for item in failed) or not (filed or alone):
             return
         self.report.compared[SPENT] += 1
         if self.retries:
             self.report.compared[RETRY] += 1
-        if item.dead_lettered and self.most <= self.lowest:
+        if filed and self.most <= self.lowest:
             rule = RETRY if self.most + self.retries > self.lowest else SPENT
             self._file(rule, ack, f"failure {self.most} of {self.lowest} comes back", "it was dead-lettered")
-        elif not item.dead_lettered and self.files and self.least + 1 > self.highest:
+        elif not filed and self.files and self.least + 1 > self.highest:
             expected = f"failure {self.least + 1} is dead-lettered: the limit is {self.highest}"
             self._file(SPENT, ack, expected, "it was answered without dlq")
 
@@ -123,6 +126,7 @@ class _Counter:
                 expected,
                 observed,
                 (ack.call.number,),
+                line=line_of(ack.call.returned),
                 at_us=ack.call.returned_us,
             )
         )

@@ -12,7 +12,7 @@ from contract.checks.cursors import Ceiling
 from contract.checks.dead_leases import DeadAck
 from contract.checks.model import Model, ReaderModel
 from contract.checks.readers import AckedItem
-from contract.checks.report import Report
+from contract.checks.report import Report, line_of
 from contract.checks.stored_order import BEYOND, Log, comparable
 from contract.verdicts import Violation
 
@@ -71,5 +71,6 @@ def _violation(rule: str, model: ReaderModel, dead: DeadAck, item: AckedItem) ->
         f"the ack of {name} is refused: {dead.why}",
         f"it was answered success ({item.status})",
         (call.number,),
+        line=line_of(call.returned),
         at_us=call.returned_us,
     )

@@ -14,7 +14,7 @@ After a violation the model takes up what it saw.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from contract.checks.facts import NEVER, Call, Facts, Message, PhaseSpan, Run
@@ -185,6 +185,9 @@ def trace_cursor(
     cursor = _Cursor(log, start)
     trace = CursorTrace(start, low_at=cursor.low_at)
     lease_end_us = _lease_ends(leases)
+    batches: dict[str | None, list[Run]] = {}
+    for run in reader.runs:
+        batches.setdefault(run.lease_id, []).append(run)
     retry_limit = _lowest_retry_limit(facts, reader.queue, profile)
     failures = 0
     troubled = False
@@ -200,7 +203,7 @@ def trace_cursor(
             committed = _certain_commit(thing, log, distrusted, profile)
             if committed is not None:
                 cursor.raise_low(moment, committed)
-                trace.certain.append(_commit(moment, committed, thing, log, reader))
+                trace.certain.append(_commit(moment, committed, thing, log, batches.get(thing.lease_id, ())))
             trace.stops.extend(_stops(moment, thing, log, failures > retry_limit))
         elif what == "autoAck" and isinstance(thing, Run):
             cursor.add(Effect(thing.call, _place(log, thing.messages[-1]), thing.call.until, thing.call.until_us))
@@ -373,11 +376,10 @@ def _lowest_possible_stop(ack: Ack, log: Log, profile: Profile) -> int | None:
     return min(stops, default=None)
 
 
-def _commit(moment: int, position: int, ack: Ack, log: Log, reader: Reader) -> Commit:
+def _commit(moment: int, position: int, ack: Ack, log: Log, batches: Iterable[Run]) -> Commit:
     named = frozenset(message for item in ack.items if item.done for message in item.meant)
-    batches = [run.messages for run in reader.runs if run.lease_id == ack.lease_id]
     prefix = any(
-        message not in named and _place(log, message) < position for batch in batches for message in batch
+        message not in named and _place(log, message) < position for batch in batches for message in batch.messages
     )
     return Commit(moment, position, named, prefix=prefix)
 

@@ -7,6 +7,7 @@ handed that lease out to this reader.
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 
 from contract.checks.facts import Call, Run
@@ -50,10 +51,12 @@ def why_over(lease: Lease, call: Call, runs: list[Run], *, end_high_us: int) -> 
         return "it had been released"
     if end_high_us < call.invoked_us:
         return "it had run out"
-    for run in reversed(runs):
-        if run.call.returned < call.invoked and run.call.invoked > lease.run.call.returned:
-            if run.lease_id != lease.run.lease_id:
-                return "a later pop held the partition"
-        elif run.call.returned < lease.run.call.returned:
-            break
+    first = bisect.bisect_right(runs, lease.run.call.returned, key=_returned)
+    for run in runs[first : bisect.bisect_left(runs, call.invoked, key=_returned)]:
+        if run.call.invoked > lease.run.call.returned and run.lease_id != lease.run.lease_id:
+            return "a later pop held the partition"
     return ""
+
+
+def _returned(run: Run) -> int:
+    return run.call.returned

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contract.checks.cursors import DEFAULT_BATCH
 from contract.checks.facts import Call, group_name
 from contract.checks.model import Model
-from contract.checks.report import Report, short
+from contract.checks.report import Report, line_of, short
 from contract.history import PopCall, PopResult
 from contract.verdicts import Violation
 
@@ -51,5 +51,6 @@ def _violation(rule: str, call: Call, request: PopCall, expected: str, observed:
         expected,
         f"{observed} came",
         (call.number,),
+        line=line_of(call.returned),
         at_us=call.returned_us,
     )

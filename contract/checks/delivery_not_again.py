@@ -21,18 +21,18 @@ AFTER_ACK, AUTO_ACK, PREFIX = RULES = ("delivery/not-after-ack", "delivery/auto-
 def check(model: Model, report: Report) -> None:
     """Files one violation for each run that gives again what was done."""
     for reader_model in model.readers.values():
+        certain = reader_model.trace.certain
+        since = _since(certain)
         for observation in reader_model.trace.observations:
             if observation.start is None:
                 continue
-            before = [c for c in reader_model.trace.certain if c.moment < observation.run.call.invoked]
-            kinds = {_rule_of(commit, None) for commit in before}
-            for rule in kinds:
-                report.compared[rule] += 1
-            if any(commit.prefix for commit in before):
-                report.compared[PREFIX] += 1
+            invoked = observation.run.call.invoked
+            for rule, moment in since.items():
+                if moment < invoked:
+                    report.compared[rule] += 1
             if not observation.again:
                 continue
-            commit = _covering(before, observation)
+            commit = _covering([c for c in certain if c.moment < invoked], observation)
             if commit is None:
                 continue
             rule = _rule_of(commit, observation)
@@ -46,6 +46,16 @@ def check(model: Model, report: Report) -> None:
                     following=observation.following,
                 )
             )
+
+
+def _since(certain: list[Commit]) -> dict[str, int]:
+    """From which moment on a rule has something to compare with."""
+    since: dict[str, int] = {}
+    for commit in certain:  # in the order of their moments
+        since.setdefault(_rule_of(commit, None), commit.moment)
+        if commit.prefix:
+            since.setdefault(PREFIX, commit.moment)
+    return since
 
 
 def _covering(commits: list[Commit], observation: Observation) -> Commit | None:

@@ -18,13 +18,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from contract.checks.cursors import Ceiling
-from contract.checks.facts import Call, Facts, Message, PhaseSpan
+from contract.checks.facts import Call, Facts, Message, PhaseSpan, group_name
 from contract.checks.model import Model, ReaderModel
 from contract.checks.readers import Ack
-from contract.checks.report import names
+from contract.checks.report import line_of, names
 from contract.checks.stored_order import BEYOND, OLDEST, Log, comparable
 from contract.history import PopCall
 from contract.verdicts import Violation
+
+WILDCARD_OVERLOOKS = "wildcard-overlooks"
+"""Signature of an empty answer to a wildcard pop that did not wait: the message was there, and comes to a later pop."""
 
 
 @dataclass(slots=True)
@@ -105,9 +108,15 @@ def _never_given_after_a_skip(model: ReaderModel, span: PhaseSpan) -> Iterator[D
 
 
 def _popped_in(facts: Facts, model: ReaderModel, span: PhaseSpan) -> bool:
+    """An audit that had to begin anew with another group counts for its last group only."""
     reader = model.reader
     calls = [run.call for run in reader.runs] + reader.empty
-    return any(span.begin < call.invoked < span.end for call in calls)
+    if not any(span.begin < call.invoked < span.end for call in calls):
+        return False
+    if span.name != "audit":
+        return True
+    last = [call.request for call in facts.pops if span.begin < call.invoked < span.end][-1]
+    return isinstance(last, PopCall) and group_name(last.group) == reader.group
 
 
 def _above(log: Log, ceiling: Ceiling, messages: list[Message], moment: int) -> Iterator[Message]:
@@ -179,12 +188,17 @@ def _first_above(log: Log, ceiling: Ceiling, moment: int) -> Message | None:
     return None
 
 
-def missing_violation(rule: str, dues: list[Due], why: str) -> Violation:
-    """The violation that some messages did not come where they had to."""
+def missing_violation(rule: str, dues: list[Due], why: str, other: Call | None = None) -> Violation:
+    """The violation that some messages did not come where they had to; `other` is a call that has to do with it."""
     first = dues[0]
     reader = first.model.reader
     messages = [due.message for due in dues]
+    signature = ""
     if first.call is not None:
+        request = first.call.request
+        assert isinstance(request, PopCall)
+        if request.partition is None and not request.wait_ms:
+            signature = WILDCARD_OVERLOOKS
         observed = f"the pop at step {first.call.step or first.call.phase} was empty"
     else:
         observed = f"the whole {first.where} did not bring {names(messages)}"
@@ -195,7 +209,9 @@ def missing_violation(rule: str, dues: list[Due], why: str) -> Violation:
         reader.group,
         f"{names(messages)} {why}",
         observed,
-        calls=tuple(_pushes(messages)) + ((first.call.number,) if first.call else ()),
+        calls=(*_pushes(messages), *(call.number for call in (other, first.call) if call is not None)),
+        signature=signature,
+        line=line_of(first.moment),
         at_us=first.call.returned_us if first.call else 0,
     )
 

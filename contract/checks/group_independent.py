@@ -10,10 +10,14 @@ Cannot prove, from one history, that it was not the start of the group, or a los
 
 from __future__ import annotations
 
+import bisect
+from dataclasses import dataclass
+
 from contract.checks.cursors import Observation
 from contract.checks.due import Due, due_messages, missing_violation
 from contract.checks.facts import Call, Message
 from contract.checks.group_start import seen_by_another
+from contract.checks.leases import Lease
 from contract.checks.model import Model, ReaderModel
 from contract.checks.order_starts_at_cursor import where_it_starts
 from contract.checks.report import Report, violation_in_run
@@ -26,24 +30,29 @@ def check(model: Model, report: Report) -> None:
     """Files at most one violation of each rule for each run and each place where messages had to come."""
     for reader_model in model.readers.values():
         others = model.others(reader_model)
+        held = [_Held(other.leases) for other in others]
         for observation in reader_model.trace.observations:
-            _check_run(report, reader_model, others, observation)
+            _check_run(report, reader_model, others, held, observation)
     missing: dict[tuple[str, int, str, int], list[Due]] = {}
+    acked = {id(reader_model): _acked(reader_model) for reader_model in model.readers.values()}
     for due in due_messages(model):
-        for rule in _suspects(model, report, due):
+        for rule in _suspects(model, report, due, acked):
             missing.setdefault((rule, id(due.model), due.where, due.moment), []).append(due)
     for (rule, *_), dues in missing.items():
         what = "acked it" if rule == CURSOR else "holds a lease"
         report.violate(missing_violation(rule, dues, f"must come: only another group {what}"))
 
 
-def _check_run(report: Report, model: ReaderModel, others: list[ReaderModel], observation: Observation) -> None:
+def _check_run(
+    report: Report, model: ReaderModel, others: list[ReaderModel], held: list[_Held], observation: Observation
+) -> None:
     call = observation.run.call
-    if any(_holds_lease(other, call, certainly=True) for other in others):
+    if any(leases.during(call) for leases in held):
         report.compared[LEASE] += 1
     if observation.start is None or not observation.compared:
         return
-    if any(effect.call.invoked < call.returned for other in others for effect in other.trace.commits):
+    firsts = [other.trace.commits[0] for other in others if other.trace.commits]
+    if any(effect.call.invoked < call.returned for effect in firsts):
         report.compared[CURSOR] += 1
     if not observation.skipped and not observation.again:
         return
@@ -70,13 +79,13 @@ def _whose_ack(others: list[ReaderModel], observation: Observation) -> ReaderMod
     return None
 
 
-def _suspects(model: Model, report: Report, due: Due) -> list[str]:
+def _suspects(model: Model, report: Report, due: Due, acked_by: dict[int, _Acked]) -> list[str]:
     """Counts the evidence of one due message; the rules that its absence violates."""
     if due.skipped:
         return []
     others = model.others(due.model)
-    leased = due.call is not None and any(_holds_lease(other, due.call, certainly=False) for other in others)
-    acked = not due.again and any(acked_up_to(other, due.message, due.moment) for other in others)
+    leased = due.call is not None and any(_may_hold_lease(other, due.call) for other in others)
+    acked = not due.again and any(acked_by[id(other)].reached(due.message, due.moment) for other in others)
     if acked:
         report.compared[CURSOR] += 1
     if leased:
@@ -89,24 +98,51 @@ def _suspects(model: Model, report: Report, due: Due) -> list[str]:
     return suspects
 
 
-def _holds_lease(other: ReaderModel, call: Call, *, certainly: bool) -> bool:
-    for lease in other.leases:
-        if lease.run.call.returned >= call.invoked:
-            continue
-        if certainly:
-            if lease.certainly_alive(call.returned, call.returned_us):
-                return True
-        elif not lease.certainly_over(call.invoked, call.invoked_us):
-            return True
-    return False
+def _may_hold_lease(other: ReaderModel, call: Call) -> bool:
+    return any(
+        lease.run.call.returned < call.invoked and not lease.certainly_over(call.invoked, call.invoked_us)
+        for lease in other.leases
+    )
 
 
-def acked_up_to(other: ReaderModel, message: Message, moment: int) -> bool:
-    """Whether another group may have acked the message, or something above it, by `moment`."""
-    place = other.log.position.get(message)
-    for effect in other.trace.commits:
-        if effect.call.invoked >= moment or effect.position in (OLDEST, BEYOND):
-            continue
-        if place is None or effect.position >= place:
-            return True
-    return False
+class _Held:
+    """The leases of a group that were certainly alive, asked for calls in the order of their returns."""
+
+    def __init__(self, leases: list[Lease]) -> None:
+        self._coming = iter(leases)
+        self._next = next(self._coming, None)
+        self._alive: list[Lease] = []
+
+    def during(self, call: Call) -> bool:
+        """Whether one was taken before the call and certainly alive until its return."""
+        while self._next is not None and self._next.run.call.returned < call.returned:
+            self._alive.append(self._next)
+            self._next = next(self._coming, None)
+        self._alive = [lease for lease in self._alive if lease.certainly_alive(call.returned, call.returned_us)]
+        return any(lease.run.call.returned < call.invoked for lease in self._alive)
+
+
+@dataclass(slots=True)
+class _Acked:
+    """How far a group may have acked: from the invocation `moments[i]` on, up to the position `highest[i]`."""
+
+    model: ReaderModel
+    moments: list[int]
+    highest: list[int]
+
+    def reached(self, message: Message, moment: int) -> bool:
+        """Whether the group may have acked the message, or something above it, by `moment`."""
+        count = bisect.bisect_left(self.moments, moment)
+        if not count:
+            return False
+        place = self.model.log.position.get(message)
+        return place is None or self.highest[count - 1] >= place
+
+
+def _acked(model: ReaderModel) -> _Acked:
+    found = _Acked(model, [], [])
+    for effect in model.trace.commits:  # in the order of their invocations
+        if effect.position not in (OLDEST, BEYOND):
+            found.moments.append(effect.call.invoked)
+            found.highest.append(max(effect.position, found.highest[-1] if found.highest else OLDEST))
+    return found

@@ -11,7 +11,7 @@ from contract.checks.dead_leases import why_over
 from contract.checks.facts import Call
 from contract.checks.model import Model, ReaderModel
 from contract.checks.leases import Lease
-from contract.checks.report import Report
+from contract.checks.report import Report, line_of
 from contract.history import ExtendCall, ExtendResult
 from contract.verdicts import Violation
 
@@ -46,6 +46,7 @@ def check(model: Model, report: Report) -> None:
                     f"nothing is renewed: {why}",
                     f"success {str(result.success).lower()}, renewed {result.renewed}",
                     (call.number,),
+                    line=line_of(call.returned),
                     at_us=call.returned_us,
                 )
             )

@@ -73,6 +73,10 @@ def lease_range_s(facts: Facts, request: PopCall, profile: Profile) -> tuple[int
 def build_leases(facts: Facts, reader: Reader, profile: Profile) -> list[Lease]:
     """The lease of each run of the reader that took one, by return."""
     leases = []
+    acks: dict[str | None, list[Ack]] = {}
+    for ack in reader.acks:
+        acks.setdefault(ack.lease_id, []).append(ack)
+    unfenced = acks.pop(None, [])
     for run in reader.runs:
         if run.auto_ack or not run.messages:
             continue
@@ -88,7 +92,7 @@ def build_leases(facts: Facts, reader: Reader, profile: Profile) -> list[Lease]:
         )
         lease.end_low_us, lease.end_high_us = lease.first_end_us, lease.last_end_us
         _extend(facts, lease)
-        for ack in reader.acks:
+        for ack in (*acks.get(run.lease_id, ()), *unfenced):
             _release(lease, ack)
         leases.append(lease)
     return leases

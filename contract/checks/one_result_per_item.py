@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contract.checks.facts import Call
 from contract.checks.model import Model
-from contract.checks.report import Report
+from contract.checks.report import Report, line_of
 from contract.history import AckCall, PushCall
 from contract.verdicts import Violation
 
@@ -42,5 +42,6 @@ def _violation(rule: str, call: Call) -> Violation:
         f"{items} result{'s' if items != 1 else ''}, one for each item",
         call.why,
         (call.number,),
+        line=line_of(call.seen),
         at_us=call.seen_us,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contract.checks.facts import Message, Run
 from contract.checks.model import Model
-from contract.checks.report import Report
+from contract.checks.report import Report, line_of
 from contract.checks.stored_order import certainly_before
 from contract.verdicts import Violation
 
@@ -70,5 +70,6 @@ def _violation(
         f"{first.name} before {second.name} ({why})",
         f"{second.name} came before {first.name}" if run else f"{second.name} is stored before {first.name}",
         calls=calls + ((run.call.number,) if run else ()),
+        line=line_of(run.call.returned) if run else 0,
         at_us=run.call.returned_us if run else 0,
     )

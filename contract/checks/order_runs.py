@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from contract.checks.facts import Message, Run
 from contract.checks.model import Model
-from contract.checks.report import Report, names
+from contract.checks.report import Report, names, violation_in_run
 from contract.checks.stored_order import Log, comparable
 from contract.verdicts import Violation
 
@@ -47,19 +47,9 @@ def _turned(rule: str, run: Run, first: Message, second: Message) -> Violation:
     else:
         expected = f"{second.name} before {first.name}, as the partition stores them"
         observed = f"{first.name} before {second.name}"
-    return Violation(
-        rule, run.queue, run.partition, run.group, expected, observed, (run.call.number,), at_us=run.call.returned_us
-    )
+    return violation_in_run(rule, run, expected, observed)
 
 
 def _gap(rule: str, run: Run, first: Message, second: Message, left_out: list[Message]) -> Violation:
-    return Violation(
-        rule,
-        run.queue,
-        run.partition,
-        run.group,
-        f"{names(left_out)} between {first.name} and {second.name}",
-        f"{second.name} right after {first.name}",
-        (run.call.number,),
-        at_us=run.call.returned_us,
-    )
+    expected = f"{names(left_out)} between {first.name} and {second.name}"
+    return violation_in_run(rule, run, expected, f"{second.name} right after {first.name}")

@@ -48,8 +48,14 @@ def violation_in_run(
         observed,
         calls or (run.call.number,),
         following=following,
+        line=line_of(run.call.returned),
         at_us=run.call.returned_us,
     )
+
+
+def line_of(moment: int) -> int:
+    """The line of the history file that holds the event of a moment; the header is line 1."""
+    return moment + 2
 
 
 def short(text: str, limit: int = 60) -> str:

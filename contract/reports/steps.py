@@ -62,9 +62,15 @@ def messages_of_steps(history: History) -> dict[str, tuple[str, ...]]:
 
 
 def notation(schedule: Schedule, history: History | None = None) -> str:
-    """The whole schedule as one line; "(no steps)" for an empty one."""
+    """The whole schedule as one line; "(no steps)" for an empty one.
+
+    After its steps every schedule drains each group; that is shown for groups which no step names.
+    """
     writer = _Writer(schedule, history)
     steps = [f"{number} {writer.step(step, str(number))}" for number, step in enumerate(schedule.steps, 1)]
+    unnamed = writer.groups_without_a_pop()
+    if steps and unnamed:
+        steps.append(f"then drain {', '.join(unnamed)}")
     return " | ".join(steps) or "(no steps)"
 
 
@@ -85,6 +91,12 @@ class _Writer:
         if isinstance(step, Storm):
             return self._storm(step)
         return self._lane_step(step, where)
+
+    def groups_without_a_pop(self) -> list[str]:
+        """Names of the groups of the schedule that only the drain reads."""
+        count = len(self._schedule.groups)
+        popped = {pop.group % count for pop in _pops(self._schedule.steps)}
+        return [self._group(number) for number in range(count) if number not in popped]
 
     def _lane(self, lane: tuple[LaneStep, ...], where: str) -> str:
         return ", ".join(self._lane_step(step, f"{where}.{number}") for number, step in enumerate(lane, 1))
@@ -176,7 +188,8 @@ class _Writer:
                 what = f"pop {step.pop} message " + ",".join(str(step.items[index].message + 1) for index in mine)
             words += [status, what] if status != "completed" else [what]
         if step.lease != "right":
-            words.append("with a stale lease" if step.lease == "stale" else "without lease")
+            lease = {"stale": "with a stale lease", "newest": "with the newest lease"}
+            words.append(lease.get(step.lease, "without lease"))
         return " ".join(word for word in words if word)
 
     def _storm(self, step: Storm) -> str:

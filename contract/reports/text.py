@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from contract.checks.facts import QUEUE_MODE
 from contract.history import History
-from contract.replay_file import suite_version
 from contract.reports.steps import NO_GROUP, notation
 from contract.rules import RULES
 from contract.verdicts import RuleVerdict, Verdict, Violation
+from contract.version import suite_version
 from strategies.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from contract.runner import World, run_schedule
 from contract.targets import virtual_time
 from contract.targets.faults import FaultTransport
 from contract.targets.in_process import DirectASGI, LeanClient
-from contract.targets.target import BROKER_FAULTS, REQUEST_FAULTS, suite_version
+from contract.targets.target import BROKER_FAULTS, REQUEST_FAULTS
+from contract.version import suite_version
 from strategies.schedule import Schedule
 
 QUEUE = "q"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, get_args
 
@@ -53,12 +51,3 @@ class Target(Protocol):
         self, schedules: Sequence[Schedule], *, seed: int = 0, paths: Sequence[Path | None] | None = None
     ) -> list[History]:
         """Plays many schedules, side by side where that saves time. Histories come in the order of the schedules."""
-
-
-@lru_cache(maxsize=1)
-def suite_version() -> str:
-    """The version of this suite; "0" in a checkout that is not installed."""
-    try:
-        return importlib.metadata.version("broker-contract")
-    except importlib.metadata.PackageNotFoundError:
-        return "0"

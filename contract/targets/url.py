@@ -22,7 +22,8 @@ from contract.errors import CouldNotJudge
 from contract.profile import QUEEN_2, Profile, for_version
 from contract.runner import World, run_schedule
 from contract.targets.faults import FaultTransport
-from contract.targets.target import REQUEST_FAULTS, suite_version
+from contract.targets.target import REQUEST_FAULTS
+from contract.version import suite_version
 from strategies.schedule import Schedule
 
 TICK_S = 0.05
@@ -40,7 +41,7 @@ SMALLEST_LEASE_S = 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Probed:
+class Probed:
     """What a probe found."""
 
     version: str
@@ -49,7 +50,7 @@ class _Probed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
+class Names:
     """The names of one played schedule, which nobody else has."""
 
     start: str
@@ -106,7 +107,7 @@ class Url:
         self._path_prefix = path_prefix
         self._timeout_s = timeout_s
         self._trust = _trust(self._url, ca_file)
-        self._probed: _Probed | None = None
+        self._probed: Probed | None = None
         self._played = 0
 
     # What it is ---------------------------------------------------------------------------------------------------
@@ -114,7 +115,11 @@ class Url:
     @property
     def describe(self) -> str:
         """What is judged, for people. Never shows a password of the URL."""
-        return f"{self._shown} (version {self.probe().version})"
+        return self.described(self.probe())
+
+    def described(self, probed: Probed) -> str:
+        """What is judged, once it has been probed."""
+        return f"{self._shown} (version {probed.version})"
 
     @property
     def profile(self) -> Profile:
@@ -130,10 +135,10 @@ class Url:
         """Whether a fault, by its tag in a schedule ("lose-answer"), happens here."""
         return fault in self.faults
 
-    def probe(self) -> _Probed:
+    def probe(self) -> Probed:
         """Asks the broker who it is, once. Raises `CouldNotJudge`."""
         if self._probed is None:
-            self._probed = asyncio.run(self._probe())
+            self._probed = asyncio.run(self.ask())
         return self._probed
 
     # Playing ------------------------------------------------------------------------------------------------------
@@ -156,19 +161,23 @@ class Url:
             raise ValueError(f"{len(places)} paths for {len(schedules)} schedules")
         if not schedules:
             return []
-        return asyncio.run(_Session(self, probed, list(schedules), places, seed).play())
+        return asyncio.run(self.session(probed, list(schedules), places, seed).play())
 
-    def next_names(self) -> _Names:
+    def session(self, probed: Probed, schedules: list[Schedule], paths: list[Path | None], seed: int) -> Session:
+        """One `play_many`. Not from a running event loop."""
+        return Session(self, probed, schedules, paths, seed)
+
+    def next_names(self) -> Names:
         """Names that this run has not used yet."""
         self._played += 1
-        return _Names(f"bc-{self.run_token}-{self._played}")
+        return Names(f"bc-{self.run_token}-{self._played}")
 
-    def header(self, probed: _Probed, schedule: Schedule, queue: str, seed: int, lane: int) -> history.Header:
+    def header(self, probed: Probed, schedule: Schedule, queue: str, seed: int, lane: int) -> history.Header:
         """The first line of a history."""
         return history.Header(
             history.HISTORY_VERSION,
             suite_version(),
-            f"{self._shown} (version {probed.version})",
+            self.described(probed),
             probed.profile.name,
             dict(probed.capabilities),
             (queue,),
@@ -211,14 +220,15 @@ class Url:
 
     # Probing ------------------------------------------------------------------------------------------------------
 
-    async def _probe(self) -> _Probed:
+    async def ask(self) -> Probed:
+        """Asks the broker who it is, and plays a message through it. Raises `CouldNotJudge`."""
         async with self.connect(self.network()) as client:
             version = await self._version(client)
             queue = f"bc-{self.run_token}-probe-q"
             try:
                 offset, attempt = await self._keys(client, queue)
             finally:
-                await _uninterrupted(self.remove(client, queue))
+                await uninterrupted(self.remove(client, queue))
         capabilities: dict[str, str | int | bool] = {
             "version": version,
             "offset": offset,
@@ -226,7 +236,7 @@ class Url:
             "smallest_lease_s": SMALLEST_LEASE_S,
         }
         profile = for_version(version) if version[:1].isdigit() else QUEEN_2
-        return _Probed(version or "unknown", profile, capabilities)
+        return Probed(version or "unknown", profile, capabilities)
 
     async def _version(self, client: BrokerClient) -> str:
         health = await client.health(timeout_s=min(self._timeout_s, 10.0))
@@ -272,11 +282,11 @@ class Url:
         return f"{what} at {self._shown} came to nothing ({word}); see to the broker's storage and run again"
 
 
-class _Session:
+class Session:
     """One `play_many`: the lanes, and who watches the clock."""
 
     def __init__(
-        self, target: Url, probed: _Probed, schedules: list[Schedule], paths: list[Path | None], seed: int
+        self, target: Url, probed: Probed, schedules: list[Schedule], paths: list[Path | None], seed: int
     ) -> None:
         self._target = target
         self._probed = probed
@@ -285,8 +295,34 @@ class _Session:
         self._seed = seed
         self._histories: dict[int, history.History] = {}
         self._todo = iter(range(len(schedules)))
-        self._playing: dict[int, tuple[history.Recorder, Callable[[], int]]] = {}
+        self.playing: dict[int, tuple[history.Recorder, Callable[[], int]]] = {}
+        """The recorder and the clock of each lane that plays something."""
         self._gone = ""
+
+    # What another kind of target does differently
+
+    def network(self, lane: int) -> httpx.AsyncBaseTransport:
+        """The connections of a lane."""
+        return self._target.network()
+
+    def staged(self, lane: int, world: World) -> World:
+        """Adds to the world of a lane what can be done there to the broker."""
+        return world
+
+    def turn(self, lane: int) -> contextlib.AbstractAsyncContextManager[None]:
+        """Entered around what a lane does between schedules."""
+        return contextlib.nullcontext()
+
+    def tick(self) -> None:
+        """Called all the time."""
+
+    advice = "start it again and repeat the run"
+
+    def why_gone(self, gone: str, when: str) -> str:
+        """What happened to a broker that is gone, and when."""
+        return f"the broker stopped answering {when} ({gone})"
+
+    # Playing
 
     async def play(self) -> list[history.History]:
         """Plays everything. Raises `CouldNotJudge` when the broker is gone."""
@@ -301,7 +337,7 @@ class _Session:
             raise
         finally:  # gather has passed a cancellation on already; a second one would cut the cleaning up
             watcher.cancel()
-            await _uninterrupted(asyncio.gather(*tasks, watcher, return_exceptions=True))
+            await uninterrupted(asyncio.gather(*tasks, watcher, return_exceptions=True))
         if self._gone:
             raise CouldNotJudge(self._why_gone())
         return [self._histories[number] for number in range(len(self._schedules))]
@@ -309,13 +345,21 @@ class _Session:
     def _why_gone(self) -> str:
         kept = sum(path is not None for path in self._paths)
         where = "; what was recorded until then is on disk" if kept else ""
-        return (
-            f"the broker stopped answering after {len(self._histories)} of {len(self._schedules)} schedules "
-            f"({self._gone}){where}; start it again and repeat the run"
-        )
+        when = f"after {len(self._histories)} of {len(self._schedules)} schedules"
+        return self.why_gone(self._gone, when) + where + f"; {self.advice}"
+
+    def give_up(self, why: str) -> None:
+        """The broker is gone: no lane begins another schedule, and the run cannot be judged."""
+        self._gone = self._gone or why
+        self._todo = iter(())
+
+    @property
+    def gone(self) -> bool:
+        """Whether the broker is gone for good."""
+        return bool(self._gone)
 
     async def _lane(self, lane: int) -> None:
-        transport = FaultTransport(self._target.network(), settles=_settles)
+        transport = FaultTransport(self.network(lane), settles=_settles)
         async with self._target.connect(transport) as client:
             for number in self._todo:
                 await self._schedule(lane, number, client, transport)
@@ -329,16 +373,19 @@ class _Session:
             await self._recorded(lane, number, names, client, transport)
             clean = True
         finally:
-            await _uninterrupted(self._clean_up(names.queue, client, transport, cut_off=not clean))
+            await uninterrupted(self._clean_up(lane, names.queue, client, transport, cut_off=not clean))
 
-    async def _clean_up(self, queue: str, client: BrokerClient, transport: FaultTransport, *, cut_off: bool) -> None:
+    async def _clean_up(
+        self, lane: int, queue: str, client: BrokerClient, transport: FaultTransport, *, cut_off: bool
+    ) -> None:
         await transport.drop_pending()
         if cut_off:
             await asyncio.sleep(CUT_OFF_S)
-        await self._target.remove(client, queue)
+        async with self.turn(lane):
+            await self._target.remove(client, queue)
 
     async def _recorded(
-        self, lane: int, number: int, names: _Names, client: BrokerClient, transport: FaultTransport
+        self, lane: int, number: int, names: Names, client: BrokerClient, transport: FaultTransport
     ) -> None:
         schedule = self._schedules[number]
         loop = asyncio.get_running_loop()
@@ -354,11 +401,10 @@ class _Session:
             seed=self._seed,
         )
         header = self._target.header(self._probed, schedule, names.queue, self._seed, lane)
-        with history.Recorder(header, self._paths[number]) as recorder, self._watched(number, recorder, world):
-            summary = await run_schedule(world, schedule, recorder)
+        with history.Recorder(header, self._paths[number]) as recorder, self._watched(lane, recorder, world):
+            summary = await run_schedule(self.staged(lane, world), schedule, recorder)
         if summary.unreachable and not await self._comes_back(client):
-            self._gone = self._gone or summary.unreachable
-            self._todo = iter(())
+            self.give_up(summary.unreachable)
         self._histories[number] = recorder.history()
 
     async def _comes_back(self, client: BrokerClient) -> bool:
@@ -371,12 +417,12 @@ class _Session:
         return False
 
     @contextlib.contextmanager
-    def _watched(self, number: int, recorder: history.Recorder, world: World) -> Iterator[None]:
-        self._playing[number] = (recorder, world.now_us)
+    def _watched(self, lane: int, recorder: history.Recorder, world: World) -> Iterator[None]:
+        self.playing[lane] = (recorder, world.now_us)
         try:
             yield
         finally:
-            del self._playing[number]
+            del self.playing[lane]
 
     async def _watch(self) -> None:
         """Writes down when this process could not keep up, since then its times say nothing about the broker."""
@@ -384,13 +430,14 @@ class _Session:
         while True:
             due_s = loop.time() + TICK_S
             await asyncio.sleep(TICK_S)
+            self.tick()
             late_ms = int((loop.time() - due_s) * 1000)
             if late_ms > STALL_MS:
-                for recorder, now_us in self._playing.values():
+                for recorder, now_us in self.playing.values():
                     recorder.add(history.Note(now_us(), f"stalled {late_ms}"))
 
 
-async def _uninterrupted(work: Awaitable[object]) -> None:
+async def uninterrupted(work: Awaitable[object]) -> None:
     """Waits for `work` to its end; a cancellation that comes meanwhile is raised after it."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

@@ -47,7 +47,7 @@ def server(status, content_type, body):
             self.end_headers()
             self.wfile.write(body)
 
-        do_POST = do_DELETE = do_PUT = do_GET
+        do_POST = do_DELETE = do_PUT = do_GET  # noqa: N815
 
         def log_message(self, *arguments):
             pass

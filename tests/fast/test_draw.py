@@ -91,9 +91,13 @@ def test_no_schedule_begins_with_options_or_an_extension(anything: list[Schedule
     assert not any(isinstance(schedule.steps[0], Configure | Extend) for schedule in anything)
 
 
-def test_every_kind_of_step_is_drawn_but_storms() -> None:
+def test_every_kind_of_step_is_drawn() -> None:
     text = b"\n".join(to_json(schedule) for schedule in drawn(schedules(), count=1500))
-    assert {kind for kind in KINDS if f'"type":"{kind}"'.encode() not in text} == {"storm"}
+    assert not {kind for kind in KINDS if f'"type":"{kind}"'.encode() not in text}
+
+
+def test_some_schedules_have_awkward_names(anything: list[Schedule]) -> None:
+    assert 0.02 < sum(schedule.names > 0 for schedule in anything) / len(anything) < 0.3
 
 
 def test_what_the_target_cannot_do_is_not_drawn() -> None:
@@ -113,11 +117,9 @@ def test_real_time_targets_get_short_waits() -> None:
     assert max(leaf.ms for schedule in found for leaf in flatten(schedule.steps) if isinstance(leaf, Advance)) <= 2200
 
 
-def test_leases_of_pops_are_explicit_for_real_time_targets_unless_configured() -> None:
-    for schedule in drawn(schedules(features=Features(short_waits=True)), count=300):
-        configured = any(isinstance(request, Configure) and request.lease_time_s for request in requests([schedule]))
-        leases = [request.lease_s for request in requests([schedule]) if isinstance(request, Pop)]
-        assert configured or None not in leases
+def test_leases_of_pops_are_explicit_for_real_time_targets() -> None:
+    found = drawn(schedules(features=Features(short_waits=True)), count=300)
+    assert None not in [request.lease_s for request in requests(found) if isinstance(request, Pop)]
 
 
 def test_a_storm_is_drawn_where_the_weights_ask_for_it() -> None:
@@ -131,7 +133,7 @@ def test_the_same_seed_draws_the_same_schedules() -> None:
 
 def test_another_seed_draws_other_schedules() -> None:
     one, other = ({to_json(s) for s in drawn(schedules(), number=number)} for number in (1, 2))
-    assert len(one & other) <= 2
+    assert len(one & other) <= 5  # those that Hypothesis always begins with
 
 
 def test_schedules_do_not_repeat_themselves(anything: list[Schedule]) -> None:

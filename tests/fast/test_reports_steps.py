@@ -47,13 +47,11 @@ GROUPS = (Group("G"), Group("H"), Group())
 
 
 def one(*steps):
-    return notation(Schedule(steps=tuple(steps), groups=GROUPS, partitions=2))
+    return notation(Schedule(steps=tuple(steps), groups=GROUPS, partitions=2)).split(" | then drain", 1)[0]
 
 
 def header():
-    return Header(
-        version=1, suite="0", target="t", profile="simulated", capabilities={}, queues=("q",), schedule=None
-    )
+    return Header(version=1, suite="0", target="t", profile="simulated", capabilities={}, queues=("q",), schedule=None)
 
 
 def push(call, step, payloads, ids):
@@ -75,6 +73,12 @@ def test_the_form_of_the_design():
 
 def test_no_steps():
     assert one() == "(no steps)"
+
+
+def test_groups_that_only_the_drain_reads_are_shown():
+    steps = (Push((Item(),)), LoseAnswer(Pop(label=0, group=1)))
+    shown = notation(Schedule(steps=steps, groups=GROUPS))
+    assert shown == "1 push p0 m1 | 2 lose answer (pop H * all) | then drain G, (no group)"
 
 
 def test_items_of_one_partition_stand_together():
@@ -169,7 +173,8 @@ def test_a_pushed_item_inside_a_fault_counts_for_all():
 
 
 def test_messages_have_the_names_of_the_history():
-    schedule = Schedule(steps=(Push((Item(), Item())), Pop(label=0), Ack(pop=0, items=(AckItem(1),))), groups=GROUPS)
+    steps = (Push((Item(), Item())), Pop(label=0), Ack(pop=0, items=(AckItem(1),)))
+    schedule = Schedule(steps=steps, groups=GROUPS[:1])
     popped = PopResult("L", ("a", "b"), ("a", "b"), ("p0", "p0"), ("1", "1"), ("L", "L"), ("1", "2"), (1, 1), (0, 1))
     acked = AckCall("q", "G", False, ("p0",), ("1",), ("b",), ("b",), ("L",), ("completed",))
     events = [
@@ -183,12 +188,12 @@ def test_messages_have_the_names_of_the_history():
 
 
 def test_an_ack_of_a_message_that_nobody_knows():
-    schedule = Schedule(steps=(Pop(label=0), Ack(pop=0)), groups=GROUPS)
+    schedule = Schedule(steps=(Pop(label=0), Ack(pop=0)), groups=GROUPS[:1])
     acked = AckCall("q", "G", False, ("p0",), ("1",), ("x",), ("x",), ("L",), ("completed",))
     events = (Invoke(1, 1, "G/0", acked, "2"), End(2))
     assert notation(schedule, History(header(), events)).endswith("2 ack G m?")
 
 
 def test_a_step_that_was_a_no_op_says_what_it_was_meant_to_do():
-    schedule = Schedule(steps=(Pop(label=0), Ack(pop=0)), groups=GROUPS)
+    schedule = Schedule(steps=(Pop(label=0), Ack(pop=0)), groups=GROUPS[:1])
     assert notation(schedule, History(header(), (End(1),))).endswith("2 ack G pop 0 message 1")

@@ -186,7 +186,7 @@ def test_a_failure_says_everything_that_is_needed():
         " where     queue q1  partition p0  group H",
         " expected  H starts at m1 (H has acked nothing)",
         " observed  H got m2; m1 never came; G acked m1 at step 3",
-        " schedule  1 push p0 m1,m2 | 2 pop G p0 batch 1 | 3 ack G pop 0 message 1",
+        " schedule  1 push p0 m1,m2 | 2 pop G p0 batch 1 | 3 ack G pop 0 message 1 | then drain H",
         " found     after 0.3 s as 12 steps, reduced to 3 steps after 0.5 s",
         " replay    broker-contract replay failures/x-7c1e.json",
     ]

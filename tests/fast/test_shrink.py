@@ -144,6 +144,14 @@ def test_labels_are_counted_from_zero() -> None:
     assert shrink(schedule, fails).steps == (Pop(label=0, partition=0), Ack(pop=0))
 
 
+def test_awkward_names_become_plain_ones() -> None:
+    assert shrink(Schedule(steps=(push(),), names=3), has(Push)) == Schedule(steps=(push(),))
+
+
+def test_awkward_names_stay_where_the_failure_needs_them() -> None:
+    assert shrink(Schedule(steps=(push(), push()), names=3), lambda schedule: schedule.names == 3).names == 3
+
+
 def test_a_field_that_matters_is_kept() -> None:
     schedule = Schedule(steps=(Push(items=(Item(key=3, payload=4), Item(key=3, payload=5)), jitter=9),))
 

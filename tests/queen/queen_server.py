@@ -77,7 +77,8 @@ def find_queen() -> Path:
     named = os.environ.get("QUEEN_BIN")
     path = Path(named) if named else cached_queen()
     if not os.access(path, os.X_OK):
-        raise Unavailable(f"no program at {'QUEEN_BIN' if named else 'the cache'} {str(path)!r}")
+        where = "QUEEN_BIN" if named else f"the cache, where {Path(__file__).name} --install puts it"
+        raise Unavailable(f"no program at {str(path)!r} ({where})")
     return path
 
 

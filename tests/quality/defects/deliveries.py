@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from reference_broker import Engine
-from reference_broker.model import AckPlan, Lane, QueueOptions
+from reference_broker.model import AckPlan, Choice, Lane, Message, Pop, QueueOptions
 
 
 class Canary(Engine):
@@ -33,3 +35,34 @@ class DeadLetterAlsoRedelivered(Engine):
             plan.cursor = min(offset for offset, _ in plan.filed) - 1
             plan.release = True
         super().apply_plan(lane, options, plan, now_ms)
+
+
+class AutoAckNotCommitted(Engine):
+    """An autoAck pop delivers and does not commit: everything comes again."""
+
+    def commit_at_delivery(self, lane: Lane, run: list[Message]) -> None:
+        """Leaves the cursor where it is."""
+
+
+class AttemptResets(Engine):
+    """The attempt counter starts again after a partial ack (seen in Queen before 1.4)."""
+
+    def next_attempt(self, lane: Lane, first: int) -> int:
+        """Counts on only where the batch begins at the same message."""
+        return lane.attempt + 1 if lane.batch_first == first else 1
+
+
+class BatchOverBudget(Engine):
+    """A wildcard pop gives `batch` messages of each partition instead of in all."""
+
+    def budget(self, pop: Pop, taken: int) -> int:
+        """Forgets what was taken."""
+        return pop.batch
+
+
+class PartitionsIgnored(Engine):
+    """A wildcard pop claims every partition that has something."""
+
+    def choose(self, pop: Pop, now_ms: int) -> Choice:
+        """Asks without a cap."""
+        return super().choose(msgspec.structs.replace(pop, partitions=0), now_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reference_broker import Engine
-from reference_broker.model import Lane, Pop, Popped, PushedItem, PushItem, Queue
+from reference_broker.model import Lane, Message, Pop, Popped, PoppedMessage, PushedItem, PushItem, Queue
 from reference_broker.waiting import Waiter
 
 
@@ -61,3 +61,81 @@ class ExpiredNeverRedelivered(Engine):
     def lease_is_live(self, lane: Lane, now_ms: int) -> bool:
         """A lease ends only by an ack."""
         return lane.lease_id is not None
+
+
+class SharedLease(Engine):
+    """A lease of one group hides the partition from every other."""
+
+    def claimable_from(self, lane: Lane, now_ms: int) -> int | None:
+        """Looks at the leases of all groups."""
+        found = self.storage.execute(
+            "SELECT count(*) FROM cursors WHERE partition_id = ? AND lease_id IS NOT NULL AND lease_until_ms > ?",
+            (lane.partition_id, now_ms),
+        )
+        return None if found.fetchone()[0] else lane.committed + 1
+
+
+class LeaseEndsEarly(Engine):
+    """A lease ends a little before its time."""
+
+    def lease_length_ms(self, pop: Pop, queue: Queue) -> int:
+        """A tenth less than asked for."""
+        return super().lease_length_ms(pop, queue) * 9 // 10
+
+
+class ExtendFirstOnly(Engine):
+    """Extending a lease over two partitions extends one of them (seen in Queen 0.14)."""
+
+    def extend_lease(self, lease_id: str, until_ms: int, now_ms: int) -> int:
+        """Renews the first partition and counts all."""
+        rows = self.storage.execute(
+            "SELECT partition_id FROM cursors WHERE lease_id = ? AND lease_until_ms > ? ORDER BY partition_id",
+            (lease_id, now_ms),
+        ).fetchall()
+        for (partition_id,) in rows[:1]:
+            self.storage.execute(
+                "UPDATE cursors SET lease_until_ms = max(lease_until_ms, ?) WHERE lease_id = ? AND partition_id = ?",
+                (until_ms, lease_id, partition_id),
+            )
+        return len(rows)
+
+
+class ExtendDoesNothing(Engine):
+    """An extension is answered and has no effect."""
+
+    def extend_lease(self, lease_id: str, until_ms: int, now_ms: int) -> int:
+        """Counts the partitions of the lease."""
+        found = self.storage.execute(
+            "SELECT count(*) FROM cursors WHERE lease_id = ? AND lease_until_ms > ?", (lease_id, now_ms)
+        )
+        return int(found.fetchone()[0])
+
+
+class ExtendRevives(Engine):
+    """Extending a lease that ran out brings it back to life."""
+
+    def extend_lease(self, lease_id: str, until_ms: int, now_ms: int) -> int:
+        """Does not look at the end of the lease."""
+        return self.storage.execute(
+            "UPDATE cursors SET lease_until_ms = max(lease_until_ms, ?) WHERE lease_id = ?", (until_ms, lease_id)
+        ).rowcount
+
+
+class UnreceivedClaimKept(Engine):
+    """A parked pop whose client left long ago still claims the next message."""
+
+    def client_left(self, waiter: Waiter) -> None:
+        """Nobody tells the waiter."""
+
+
+class LeasePerPartition(Engine):
+    """Each partition of a call gets a lease of its own, and the answer names only the first."""
+
+    def take_lease(self, lane: Lane, run: list[Message], lease_id: str, until_ms: int) -> None:
+        """Makes up an id for every partition but the first of the call."""
+        held = self.storage.execute("SELECT count(*) FROM cursors WHERE lease_id = ?", (lease_id,)).fetchone()[0]
+        super().take_lease(lane, run, lease_id if not held else self.new_lease_id(), until_ms)
+
+    def message_answers(self, lane: Lane, run: list[Message], lease_id: str) -> list[PoppedMessage]:
+        """Each message carries the lease of its partition."""
+        return super().message_answers(lane, run, lane.lease_id or lease_id)

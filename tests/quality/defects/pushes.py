@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from reference_broker import Engine
-from reference_broker.model import Lane, Message, PushedItem, PushItem, Tail
+from reference_broker.model import Lane, Message, PoppedMessage, PushedItem, PushItem, Tail
 from reference_broker.storage import StorageRefused
 
 
@@ -95,6 +95,48 @@ class BigNumbersRounded(Engine):
         except (ValueError, OverflowError, RecursionError):
             payload = item.payload
         super().store_message(tail, offset, message_id, msgspec.structs.replace(item, payload=payload), now_ms)
+
+
+class RefusedPushStored(Engine):
+    """The storage fails after the write, the answer says failed, and the message is there."""
+
+    def refused_push(self, items: Sequence[PushItem], refusal: StorageRefused) -> list[PushedItem]:
+        """Stores what it refuses, and blames the request."""
+        with self.storage:
+            self.append(items, self.now_ms())
+        return [
+            PushedItem(index, None, item.transaction_id, item.queue, "failed", error="refused")
+            for index, item in enumerate(items)
+        ]
+
+
+class IdsLowered(Engine):
+    """transactionIds lose their case."""
+
+    def message_answers(self, lane: Lane, run: list[Message], lease_id: str) -> list[PoppedMessage]:
+        """Answers them upside down."""
+        answers = super().message_answers(lane, run, lease_id)
+        for answer in answers:
+            answer.transaction_id = answer.transaction_id.swapcase()
+        return answers
+
+
+class OffsetsSkip(Engine):
+    """Every third offset is left out."""
+
+    def take_offset(self, tail: Tail) -> int:
+        """Takes one more where it can be divided by three."""
+        offset = super().take_offset(tail)
+        return super().take_offset(tail) if offset % 3 == 2 else offset
+
+
+class PushResultMissing(Engine):
+    """The answer of a push leaves the last of several items out."""
+
+    def append(self, items: Sequence[PushItem], now_ms: int) -> list[PushedItem]:
+        """Cuts the answer."""
+        answers = super().append(items, now_ms)
+        return answers[:-1] if len(answers) > 1 else answers
 
 
 def _through_a_double(text: str) -> int:

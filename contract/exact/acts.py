@@ -1,0 +1,369 @@
+"""What a history leaves to be explained: the acts of its calls, each with the span in which it has its one moment.
+
+A push acts once for each item, the items of one partition in their order. A pop of a group whose start depends on the
+moment acts twice: it decides the start, then it takes. An ack acts once for each (partition, lease). A kill of the
+broker is an act at a known moment. Refused calls do not act.
+
+Moments lie between the lines of the history: an act stands after line `invoked` and before line `until`, and at a time
+between `from_us` and `until_us`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from contract.history import (
+    AckCall,
+    AckResult,
+    ConfigureCall,
+    DeleteQueueCall,
+    EffectEnd,
+    ExtendCall,
+    ExtendResult,
+    Fault,
+    History,
+    Invoke,
+    Note,
+    PopCall,
+    PopResult,
+    PushCall,
+    PushResult,
+    Result,
+    Return,
+)
+from contract.profile import Profile
+
+NEVER = 1 << 60
+NEW_WORDS = frozenset({"new", "new-only", "new_only", "newonly"})
+CONFIGURED_LEASE_S = 300
+DEFAULT_WINDOW_S = 3600
+OPTIONS = frozenset({"leaseTime", "retryLimit", "deadLetterQueue", "dlqAfterMaxRetries", "dedupWindowSeconds"})
+
+
+class Unsupported(Exception):
+    """The history holds something that the search has no model of."""
+
+
+@dataclass(slots=True)
+class Spoken:
+    """One call as the history tells it. `result` None: not answered. `seen_us`: when the client gave up."""
+
+    number: int
+    invoke: Invoke
+    line: int
+    until: int = NEVER
+    until_us: int = NEVER
+    seen_us: int = NEVER
+    result: Result | None = None
+    refused: bool = False
+    acted: bool | None = None
+
+    @property
+    def optional(self) -> bool:
+        """It may have acted or not."""
+        return self.result is None and self.acted is not True
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Who acts, and when: after line `invoked`, before line `until`. `optional`: perhaps never."""
+
+    name: str
+    call: int
+    invoked: int
+    until: int
+    from_us: int
+    until_us: int
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """One moment of acting. `after`: the index of the act that must come before, -1 for none."""
+
+    span: Span
+    after: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store(Act):
+    """An item is stored, or found to be a duplicate. `message_id` None: no answer names it.
+
+    `in_order`: never behind a later item of its request.
+    """
+
+    partition: str
+    sent_id: str | None
+    transaction_id: str | None
+    message_id: str | None
+    payload: str
+    duplicate: bool
+    in_order: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start(Act):
+    """The first pop of a group decides where the group starts."""
+
+    request: PopCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take(Act):
+    """A pop takes. `result` None: nobody knows what."""
+
+    request: PopCall
+    result: PopResult | None
+
+
+class Flags(NamedTuple):
+    """What one item of an ack was answered. `released` None: not said."""
+
+    success: bool
+    noop: bool
+    dead_lettered: bool
+    released: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle(Act):
+    """An ack settles the items of one (partition, lease). `flags` None: not answered."""
+
+    group: str
+    partition: str
+    lease_id: str | None
+    transaction_ids: tuple[str, ...]
+    words: tuple[str, ...]
+    flags: tuple[Flags, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extend(Act):
+    """A lease is extended. `renewed` None: not answered."""
+
+    lease_id: str
+    seconds: int
+    renewed: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill(Act):
+    """The broker dies and comes back: leases, retry counts and attempts may survive or not."""
+
+
+@dataclass(slots=True)
+class Settings:
+    """What the queue was configured to before anything else happened."""
+
+    lease_s: int
+    retry_limit: int
+    window_s: int = DEFAULT_WINDOW_S
+    dead_letters: bool = True
+
+
+@dataclass(slots=True)
+class Puzzle:
+    """Everything that the search has to explain. `timed_groups`: where they start depends on the moment."""
+
+    settings: Settings
+    acts: list[Act] = field(default_factory=list)
+    timed_groups: set[str] = field(default_factory=set)
+    known_ids: set[str] = field(default_factory=set)
+
+
+def read(history: History, profile: Profile) -> Puzzle:
+    """The acts of a history. Raises `Unsupported`."""
+    calls, kills, faults = _pair(history)
+    calls = [call for call in calls if not call.refused and call.acted is not False]
+    if len({call.invoke.request.queue for call in calls}) > 1:
+        raise Unsupported("more than one queue")
+    puzzle = Puzzle(Settings(profile.default_lease_s, profile.retry_limit))
+    for call in calls:
+        if isinstance(call.invoke.request, PopCall) and timed(call.invoke.request):
+            puzzle.timed_groups.add(call.invoke.request.group)
+    for index, call in enumerate(calls):
+        request = call.invoke.request
+        if isinstance(request, ConfigureCall):
+            _configure(puzzle.settings, request, call, calls[index + 1 :])
+        elif isinstance(request, DeleteQueueCall):
+            raise Unsupported("a queue is deleted")
+        elif isinstance(request, PushCall):
+            _push(puzzle, call, request)
+        elif isinstance(request, PopCall):
+            _pop(puzzle, call, request, faults, profile)
+        elif isinstance(request, AckCall):
+            puzzle.acts.extend(_ack(call, request, profile))
+        elif isinstance(request, ExtendCall):
+            renewed = _renewed(call.result) if isinstance(call.result, ExtendResult) else None
+            span = _span(call, "extends")
+            puzzle.acts.append(Extend(span=span, lease_id=request.lease_id, seconds=request.seconds, renewed=renewed))
+    puzzle.acts.extend(Kill(span=Span("kill", 0, line, line, at_us, at_us, False)) for line, at_us in kills)
+    return puzzle
+
+
+def timed(request: PopCall) -> bool:
+    """Whether the start that a pop asks for depends on when it is decided. Consumers without a group never ask."""
+    if request.from_ not in (None, "now"):
+        raise Unsupported("a group starts at a time")
+    return request.group != "" and (request.from_ is not None or (request.mode or "new").lower() in NEW_WORDS)
+
+
+def _pair(history: History) -> tuple[list[Spoken], list[tuple[int, int]], list[Fault]]:
+    calls: dict[int, Spoken] = {}
+    kills: list[tuple[int, int]] = []
+    faults: list[Fault] = []
+    for line, event in enumerate(history.events):
+        if isinstance(event, Invoke):
+            calls[event.call] = Spoken(event.call, event, line)
+        elif isinstance(event, Return):
+            call = calls[event.call]
+            call.seen_us = event.at_us
+            call.refused = call.refused or event.outcome == "refused"
+            if event.outcome == "ok":
+                call.result, call.until, call.until_us = event.result, line, event.at_us
+        elif isinstance(event, EffectEnd):
+            call = calls[event.call]
+            call.acted = event.acted
+            if call.result is None:
+                call.until, call.until_us = line, event.at_us
+        elif isinstance(event, Fault) and event.what != "crash-consumer":
+            faults.append(event)
+            if event.what in ("kill", "stop", "restart"):
+                kills.append((line, event.at_us))
+        elif isinstance(event, Note) and event.text.startswith("stalled"):
+            raise Unsupported("the harness stalled")
+    return list(calls.values()), kills, faults
+
+
+def _span(call: Spoken, what: str, *, until_us: int | None = None, optional: bool | None = None) -> Span:
+    """The span of a call. Given `optional`: what its answer left open may happen at any later time, or never."""
+    return Span(
+        f"call {call.number} {what}",
+        call.number,
+        call.line,
+        NEVER if optional else call.until,
+        call.invoke.at_us,
+        NEVER if optional else call.until_us if until_us is None else until_us,
+        call.optional or bool(optional),
+    )
+
+
+def _configure(settings: Settings, request: ConfigureCall, call: Spoken, others: list[Spoken]) -> None:
+    if call.result is None or any(other.line < call.until for other in others) or call.line > 1:
+        raise Unsupported("a configure beside other calls")
+    if set(request.options) - OPTIONS:
+        raise Unsupported(f"the options {sorted(set(request.options) - OPTIONS)}")
+    options = request.options
+    settings.lease_s = int(options.get("leaseTime", CONFIGURED_LEASE_S))
+    settings.retry_limit = int(options.get("retryLimit", settings.retry_limit))
+    settings.window_s = int(options.get("dedupWindowSeconds", settings.window_s))
+    settings.dead_letters = not {"deadLetterQueue", "dlqAfterMaxRetries"} & set(options)
+
+
+def _push(puzzle: Puzzle, call: Spoken, request: PushCall) -> None:
+    previous: dict[str, int] = {}
+    result = call.result if isinstance(call.result, PushResult) else None
+    for item, partition in enumerate(request.partitions):
+        status = result.statuses[item] if result is not None else ""
+        unknown = result is not None and item in result.unknown_items
+        if status in ("error", "failed") and not unknown:
+            continue
+        message_id = result.message_ids[item] if result is not None and not unknown else None
+        transaction_id = request.transaction_ids[item]
+        if transaction_id is None and result is not None and not unknown:
+            transaction_id = result.transaction_ids[item]
+        span = _span(call, f"stores item {item}", optional=unknown or status == "buffered")
+        puzzle.acts.append(
+            Store(
+                span=span,
+                after=previous.get(partition, -1),
+                partition=partition,
+                sent_id=request.transaction_ids[item],
+                transaction_id=transaction_id,
+                message_id=message_id,
+                payload=request.payloads[item],
+                duplicate=status == "duplicate",
+                in_order=status != "buffered",
+            )
+        )
+        if not span.optional:
+            previous[partition] = len(puzzle.acts) - 1
+        if message_id is not None and status != "duplicate":
+            puzzle.known_ids.add(message_id)
+
+
+def _pop(puzzle: Puzzle, call: Spoken, request: PopCall, faults: list[Fault], profile: Profile) -> None:
+    if request.group in puzzle.timed_groups:
+        soon_us = call.invoke.at_us + int(profile.start_s * 1_000_000)
+        exact = call.result is not None and not _disturbed(faults, call.invoke.at_us, soon_us)
+        until_us = min(call.until_us, soon_us) if exact else None
+        puzzle.acts.append(Start(span=_span(call, "decides the start", until_us=until_us), request=request))
+    claim_us = None if call.result is not None or request.auto_ack else _latest_claim_us(call, faults, profile)
+    result = call.result if isinstance(call.result, PopResult) else None
+    puzzle.acts.append(Take(span=_span(call, "takes", until_us=claim_us), request=request, result=result))
+
+
+def _latest_claim_us(call: Spoken, faults: list[Fault], profile: Profile) -> int:
+    """A pop whose client left claims soon or never, unless the request was held back or the broker was disturbed."""
+    late_us = call.seen_us + int(profile.late_effect_s * 1_000_000)
+    if call.seen_us == NEVER or call.invoke.fault.startswith("delay-request"):
+        return call.until_us
+    if _disturbed(faults, call.invoke.at_us, late_us):
+        return call.until_us
+    return min(call.until_us, late_us)
+
+
+def _disturbed(faults: list[Fault], begin_us: int, end_us: int) -> bool:
+    """Whether the broker was disturbed between two times, or away at the first."""
+    away = False
+    for fault in faults:
+        if begin_us <= fault.at_us <= end_us:
+            return True
+        if fault.at_us < begin_us:
+            away = fault.what in ("kill", "stop", "pause")
+    return away
+
+
+def _ack(call: Spoken, request: AckCall, profile: Profile) -> Iterator[Settle]:
+    parts: dict[tuple[str, str | None], list[int]] = {}
+    for index, partition in enumerate(request.partitions):
+        parts.setdefault((partition, request.lease_ids[index]), []).append(index)
+    result = call.result if isinstance(call.result, AckResult) else None
+    for (partition, lease_id), indexes in parts.items():
+        words = tuple(_word(request.statuses[index]) for index in indexes)
+        if words.count("dlq") > 1 and profile.multi_dlq_files_lowest_only:
+            raise Unsupported("several dlq in one call, on a broker that files one")
+        open_ = result is not None and any(index in result.unknown_items for index in indexes)
+        flags = None
+        if result is not None and not open_:
+            flags = tuple(
+                Flags(
+                    result.successes[index],
+                    bool(result.noops[index]),
+                    bool(result.dead_lettered[index]),
+                    result.released[index],
+                )
+                for index in indexes
+            )
+        yield Settle(
+            span=_span(call, f"settles {', '.join(words)}", optional=open_),
+            group=request.group,
+            partition=partition,
+            lease_id=lease_id,
+            transaction_ids=tuple(request.transaction_ids[index] for index in indexes),
+            words=words,
+            flags=flags,
+        )
+
+
+def _renewed(result: ExtendResult) -> int:
+    """How many leases an answer says were extended; -1 where it contradicts itself."""
+    return result.renewed if result.success == (result.renewed > 0) else -1
+
+
+def _word(status: str) -> str:
+    if status in ("completed", "success", "acked", "ok"):
+        return "completed"
+    return status if status in ("retry", "dlq") else "failed"

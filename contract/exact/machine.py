@@ -1,0 +1,546 @@
+"""The contract as one state machine: what one act may do to a queue, and what it may be answered.
+
+Written from contract.md sections 2 to 5 and 8, and nothing else. `Machine.step` yields every state in which an act may
+leave the queue, given what the call was answered; none where the contract has no such answer. Where the contract allows
+two readings, both are yielded; whether a pop of a named partition starts its group in the whole queue is fixed for a
+machine (`named_registers`), since a broker does it always or never.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from contract.exact.acts import NEVER, Extend, Kill, Puzzle, Settle, Span, Start, Store, Take, timed
+from contract.exact.values import same_value
+from contract.exact.zone import NOW, Zone
+from contract.history import PopCall, PopResult
+from contract.profile import Profile
+
+DEFAULT_BATCH = 200
+MICROSECONDS = 1_000_000
+ReaderKey = tuple[str, str]
+
+
+class Entry(NamedTuple):
+    """A stored message: the act that stored it, and its ids as far as they are known."""
+
+    act: int
+    message_id: str | None
+    transaction_id: str | None
+
+
+class Lease(NamedTuple):
+    """A leased batch, up to (not including) offset `last`. `over`: it ran out; then the zone holds no end of it."""
+
+    id: str
+    last: int
+    over: bool
+
+
+class Attempt(NamedTuple):
+    """The last batch handed out and its deliveryAttempt, None where that is not known any more."""
+
+    first: int
+    last: int
+    times: int | None
+
+
+class Reader(NamedTuple):
+    """One group on one partition. `cursor`: the first offset that is not completed."""
+
+    cursor: int = 0
+    failures: int = 0
+    lease: Lease | None = None
+    attempt: Attempt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The queue at one moment, together with what is known about the times."""
+
+    logs: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+    readers: Mapping[ReaderKey, Reader] = field(default_factory=dict)
+    registered: frozenset[str] = frozenset()
+    zone: Zone = field(default_factory=Zone)
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal states."""
+        return frozenset(self.logs.items()), frozenset(self.readers.items()), self.registered, self.zone
+
+    def with_log(self, partition: str, log: tuple[Entry, ...]) -> State:
+        """Another log of one partition."""
+        return replace(self, logs={**self.logs, partition: log})
+
+    def with_reader(self, key: ReaderKey, reader: Reader) -> State:
+        """Another state of one reader; the end of a lease that it no longer has is forgotten."""
+        kept = reader.lease is not None and not reader.lease.over
+        zone = self.zone if kept else self.zone.without(key)
+        return replace(self, readers={**self.readers, key: reader}, zone=zone)
+
+    def later(self, least_us: int, most_us: int, forget_us: int) -> State | None:
+        """The state somewhere between two times. Ends of leases that lie more than `forget_us` back are forgotten."""
+        zone = self.zone.later(least_us, most_us)
+        if zone is None:
+            return None
+        over = [key for key in zone.names[2:] if zone.most(key, NOW) < -forget_us]
+        readers = dict(self.readers)
+        for key, reader in self.readers.items():
+            if key in over and reader.lease is not None:
+                readers[key] = reader._replace(lease=reader.lease._replace(over=True))
+                zone = zone.without(key)
+        return replace(self, readers=readers, zone=zone)
+
+    def limited(self, first: Hashable, second: Hashable, most: int) -> State | None:
+        """The part where two times are at most so far apart."""
+        zone = self.zone.limit(first, second, most)
+        return None if zone is None else self if zone is self.zone else replace(self, zone=zone)
+
+
+class Outcome(NamedTuple):
+    """What the items of an ack may do together. `filed`: offsets dead-lettered; `idle`: offsets without effect."""
+
+    cursor: int
+    failures: int
+    release: bool
+    filed: frozenset[int]
+    idle: frozenset[int]
+
+
+class Machine:
+    """The contract for one queue with its settings."""
+
+    def __init__(self, puzzle: Puzzle, profile: Profile, *, named_registers: bool) -> None:
+        self.puzzle, self.profile, self.named_registers = puzzle, profile, named_registers
+        self.early_us = int(profile.lease_early_s * MICROSECONDS)
+
+    def step(self, state: State, index: int, done: int) -> Iterator[State]:
+        """Every state after act `index`; `done` has a bit for each act that came before."""
+        act = self.puzzle.acts[index]
+        if isinstance(act, Store):
+            yield from self._store(state, index, act)
+        elif isinstance(act, Start):
+            yield from self._start(state, act.request, act.span)
+        elif isinstance(act, Take):
+            yield from self._take(state, act)
+        elif isinstance(act, Settle):
+            yield from self._settle(state, act, done)
+        elif isinstance(act, Extend):
+            yield from self._extend(state, act)
+        elif isinstance(act, Kill):
+            yield from self._kill(state)
+
+    # Push (section 2) ---------------------------------------------------------------------------------------------
+
+    def _store(self, state: State, index: int, act: Store) -> Iterator[State]:
+        log = state.logs.get(act.partition, ())
+        same = [place for place, entry in enumerate(log) if entry.transaction_id == act.sent_id]
+        original = same[-1] if same and act.sent_id is not None else None
+        if not act.duplicate:
+            if original is None or not self._inside_window(log[original], act, certainly=True):
+                yield state.with_log(act.partition, (*log, Entry(index, act.message_id, act.transaction_id)))
+        elif original is not None and self._inside_window(log[original], act, certainly=False):
+            entry = log[original]
+            if entry.message_id is None and act.message_id not in self.puzzle.known_ids:
+                entry = entry._replace(message_id=act.message_id)
+            if act.message_id in (None, entry.message_id):
+                yield state.with_log(act.partition, (*log[:original], entry, *log[original + 1 :]))
+
+    def _inside_window(self, entry: Entry, act: Store, *, certainly: bool) -> bool:
+        """Whether an id is remembered when it is pushed again, for certain or perhaps."""
+        first, second = self.puzzle.acts[entry.act].span, act.span
+        if first.call == second.call:
+            return True
+        window_us = self.puzzle.settings.window_s * MICROSECONDS
+        if window_us <= 0:
+            return False
+        if certainly:
+            return second.until_us - first.from_us < window_us
+        return first.until_us >= NEVER or second.from_us - first.until_us <= window_us
+
+    # Where a group starts (section 3) -----------------------------------------------------------------------------
+
+    def _decides(self, state: State, request: PopCall) -> list[str] | None:
+        """The partitions whose start a pop decides now; None where all is decided."""
+        group, named = request.group, request.partition
+        if group not in self.puzzle.timed_groups or group in state.registered:
+            return None
+        if named is None or self.named_registers:
+            return [partition for partition in state.logs if (group, partition) not in state.readers]
+        return [named] if named in state.logs and (group, named) not in state.readers else None
+
+    def _start(self, state: State, request: PopCall, span: Span) -> Iterator[State]:
+        partitions = self._decides(state, request)
+        if partitions is None:
+            return
+        if request.partition is None or self.named_registers:
+            state = replace(state, registered=state.registered | {request.group})
+        cursors = [self._starts(state.logs[partition], request, span) for partition in partitions]
+        for chosen in itertools.product(*cursors):
+            after = state
+            for partition, cursor in zip(partitions, chosen, strict=True):
+                after = after.with_reader((request.group, partition), Reader(cursor))
+            yield after
+
+    def _starts(self, log: tuple[Entry, ...], request: PopCall, span: Span) -> range:
+        """The cursors with which a group may start; the time `now` is as exact as the clocks are."""
+        if not timed(request):
+            return range(1)
+        least = len(log)
+        if request.from_ is not None:
+            certain_us = span.from_us - int(self.profile.start_s * MICROSECONDS)
+            while least and self.puzzle.acts[log[least - 1].act].span.until_us >= certain_us:
+                least -= 1
+        return range(least, len(log) + 1)
+
+    # Pop (section 3) ----------------------------------------------------------------------------------------------
+
+    def _take(self, state: State, act: Take) -> Iterator[State]:
+        request = act.request
+        if self._decides(state, request) is not None:
+            if request.partition is not None and not self.named_registers and self._came_before(state, act):
+                for started in self._start(state, request, act.span):
+                    yield from self._take(started, act)
+            return
+        if act.result is None:
+            yield from self._take_unseen(state, act)
+        elif not act.result.message_ids:
+            yield from self._take_nothing(state, request)
+        else:
+            yield from self._take_seen(state, act, act.result)
+
+    def _came_before(self, state: State, act: Take) -> bool:
+        """Whether a pop may have been there before its partition: then it decides the start when it finds it."""
+        first = state.logs[act.request.partition or ""][0]
+        return self.puzzle.acts[first.act].span.until > act.span.invoked
+
+    def _take_nothing(self, state: State, request: PopCall) -> Iterator[State]:
+        """An empty answer: every partition that the pop covers has nothing left for the group, or is leased."""
+        after: State | None = state
+        settle_s = self.profile.wildcard_settle_s if request.partition is None else self.profile.named_settle_s
+        for partition in state.logs if request.partition is None else [request.partition]:
+            key = (request.group, partition)
+            reader = state.readers.get(key, Reader())
+            if after is None or reader.cursor >= len(state.logs.get(partition, ())):
+                continue
+            if reader.lease is None or reader.lease.over:
+                return
+            after = after.limited(NOW, key, int(settle_s * MICROSECONDS))
+        if after is not None:
+            yield after
+
+    def _take_seen(self, state: State, act: Take, result: PopResult) -> Iterator[State]:
+        request = act.request
+        given: dict[str, list[int]] = {}
+        for at, partition in enumerate(result.partitions):
+            given.setdefault(partition, []).append(at)
+        if not self._within_budget(request, result, given):
+            return
+        after: State | None = state
+        for partition, indexes in given.items():
+            after = self._free(after, (request.group, partition))
+            if after is None:
+                return
+            reader = after.readers.get((request.group, partition), Reader())
+            log = after.logs.get(partition, ())
+            last = reader.cursor + len(indexes)
+            if last > len(log):
+                return
+            run = [self._delivered(log, reader.cursor + n, result, at) for n, at in enumerate(indexes)]
+            if None in run:
+                return
+            attempt = self._attempt(reader, last, request, {result.attempts[at] for at in indexes})
+            if attempt is None:
+                return
+            entries = tuple(entry for entry in run if entry is not None)
+            after = after.with_log(partition, (*log[: reader.cursor], *entries, *log[last:]))
+            after = self._claimed(after, (request.group, partition), request, result.lease_id, last, attempt)
+        if after is not None:
+            yield after
+
+    def _within_budget(self, request: PopCall, result: PopResult, given: dict[str, list[int]]) -> bool:
+        batch = DEFAULT_BATCH if request.batch is None else max(request.batch, 1)
+        most = 1 if request.partitions is None else request.partitions
+        if request.partition is None:
+            fits = most == 0 or len(given) <= most
+        else:
+            fits = set(given) == {request.partition}
+        leases = {result.lease_id, *result.lease_ids}
+        return fits and len(result.message_ids) <= batch and len(leases) == 1 and (leases == {""}) == request.auto_ack
+
+    def _delivered(self, log: tuple[Entry, ...], place: int, result: PopResult, at: int) -> Entry | None:
+        """The entry at a place of the log, if the delivered message can be it, with the ids that this shows."""
+        entry, message_id = log[place], result.message_ids[at]
+        if entry.message_id is None:
+            if message_id in self.puzzle.known_ids or any(message_id == other.message_id for other in log):
+                return None
+        elif entry.message_id != message_id:
+            return None
+        if entry.transaction_id not in (None, result.transaction_ids[at]) or result.offsets[at] not in (None, place):
+            return None
+        stored = self.puzzle.acts[entry.act]
+        assert isinstance(stored, Store)
+        if not same_value(stored.payload, result.payloads[at]):
+            return None
+        return Entry(entry.act, message_id, result.transaction_ids[at])
+
+    def _attempt(self, reader: Reader, last: int, request: PopCall, said: set[int | None]) -> Attempt | None:
+        """The attempt after this delivery; None where the answer says another one."""
+        before = reader.attempt
+        count: int | None = 1
+        if request.auto_ack:
+            return Attempt(reader.cursor, last, None) if said <= {None, 1} else None
+        if before is not None and before.first <= reader.cursor < before.last:
+            count = None if before.times is None else before.times + 1
+        elif before is not None and before.times is None:
+            count = None
+        if count is None and len(said) == 1:
+            (count,) = said
+        return Attempt(reader.cursor, last, count) if count is None or said <= {None, count} else None
+
+    def _free(self, state: State | None, key: ReaderKey) -> State | None:
+        """The part in which no lease holds the reader's partition, the lease gone."""
+        if state is None:
+            return None
+        reader = state.readers.get(key, Reader())
+        if reader.lease is None:
+            return state
+        dead = state if reader.lease.over else state.limited(key, NOW, self.early_us)
+        return None if dead is None else dead.with_reader(key, reader._replace(lease=None))
+
+    def _claimed(
+        self, state: State, key: ReaderKey, request: PopCall, lease_id: str, last: int, attempt: Attempt
+    ) -> State:
+        """The reader after it was given the messages up to offset `last`."""
+        reader = state.readers.get(key, Reader())._replace(attempt=attempt)
+        if request.auto_ack:
+            return state.with_reader(key, reader._replace(cursor=last))
+        asked = request.lease_s if request.lease_s is not None and request.lease_s > 0 else self.puzzle.settings.lease_s
+        zone = state.zone.without(key).with_end(key, asked * MICROSECONDS)
+        return replace(state, zone=zone).with_reader(key, reader._replace(lease=Lease(lease_id, last, False)))
+
+    def _take_unseen(self, state: State, act: Take) -> Iterator[State]:
+        """A pop without an answer takes any number of messages, of any partitions that it may claim."""
+        request = act.request
+        batch = DEFAULT_BATCH if request.batch is None else max(request.batch, 1)
+        most = 1 if request.partitions is None or request.partition is not None else request.partitions
+        covered = sorted(state.logs) if request.partition is None else [request.partition]
+        for count in range(1, min(most or len(covered), len(covered)) + 1):
+            for partitions in itertools.combinations(covered, count):
+                yield from self._claim_unseen(state, act, partitions, batch)
+
+    def _claim_unseen(self, state: State, act: Take, partitions: tuple[str, ...], left: int) -> Iterator[State]:
+        if not partitions:
+            yield state
+            return
+        key = (act.request.group, partitions[0])
+        free = self._free(state, key)
+        if free is None:
+            return
+        cursor = free.readers.get(key, Reader()).cursor
+        for last in range(cursor + 1, min(len(free.logs.get(partitions[0], ())), cursor + left) + 1):
+            attempt = Attempt(cursor, last, None)
+            claimed = self._claimed(free, key, act.request, f"of call {act.span.call}", last, attempt)
+            yield from self._claim_unseen(claimed, act, partitions[1:], left - (last - cursor))
+
+    # Extend (section 4) and kill (section 8) ----------------------------------------------------------------------
+
+    def _extend(self, state: State, act: Extend) -> Iterator[State]:
+        holders = [key for key, reader in state.readers.items() if reader.lease and reader.lease.id == act.lease_id]
+        for alive in itertools.product((True, False), repeat=len(holders)):
+            if act.renewed not in (None, sum(alive)):
+                continue
+            states = [state]
+            for key, lives in zip(holders, alive, strict=True):
+                states = [after for before in states for after in self._extend_one(before, key, lives, act.seconds)]
+            yield from states
+
+    def _extend_one(self, state: State, key: ReaderKey, lives: bool, seconds: int) -> Iterator[State]:
+        lease = state.readers[key].lease
+        if lease is None or lease.over:
+            if not lives:
+                yield state
+            return
+        split = state.limited(NOW, key, 0) if lives else state.limited(key, NOW, self.early_us)
+        if split is None or not lives:
+            yield from [split] if split else []
+            return
+        longer_us = seconds * MICROSECONDS
+        kept, extended = split.limited(NOW, key, -longer_us), split.limited(key, NOW, longer_us)
+        if kept is not None:
+            yield kept
+        if extended is not None:
+            yield replace(extended, zone=extended.zone.without(key).with_end(key, longer_us))
+
+    def _kill(self, state: State) -> Iterator[State]:
+        choices: list[list[Reader]] = []
+        for reader in state.readers.values():
+            unsure = reader.attempt._replace(times=None) if reader.attempt is not None else None
+            leases = {reader.lease, None}
+            failures = {reader.failures, 0}
+            choices.append([Reader(reader.cursor, count, lease, unsure) for lease in leases for count in failures])
+        for chosen in itertools.product(*choices):
+            after = state
+            for key, reader in zip(state.readers, chosen, strict=True):
+                after = after.with_reader(key, reader)
+            yield after
+
+    # Ack (section 5) ----------------------------------------------------------------------------------------------
+
+    def _settle(self, state: State, act: Settle, done: int) -> Iterator[State]:
+        key = (act.group, act.partition)
+        reader = state.readers.get(key, Reader())
+        if act.lease_id is None:
+            if reader.lease is None:
+                yield from self._settle_without_batch(state, act, key, reader)
+            else:
+                yield from self._settle_batch(state, act, key, reader)
+            return
+        live = dead = state if reader.lease is None or reader.lease.id != act.lease_id or reader.lease.over else None
+        if dead is None:
+            live, dead = state.limited(NOW, key, 0), state.limited(key, NOW, self.early_us)
+            if live is not None:
+                yield from self._settle_batch(live, act, key, reader)
+        if dead is not None and self._refused(dead, act, reader, done):
+            yield dead
+
+    def _places(self, state: State, act: Settle) -> list[list[int]]:
+        """For each item, the offsets that its transactionId may mean."""
+        log = state.logs.get(act.partition, ())
+        return [
+            [place for place, entry in enumerate(log) if entry.transaction_id == transaction_id]
+            for transaction_id in act.transaction_ids
+        ]
+
+    def _refused(self, state: State, act: Settle, reader: Reader, done: int) -> bool:
+        """Whether a dead lease may be answered so: refused, a no-op below the cursor, or the repetition of an ack."""
+        if act.flags is None:
+            return True
+        for item, places in enumerate(self._places(state, act)):
+            flag = act.flags[item]
+            below = act.words[item] == "completed" and any(place < reader.cursor for place in places)
+            if (flag.success and not below and not self._repeats(act, item, done)) or (flag.noop and not below):
+                return False
+        return True
+
+    def _repeats(self, act: Settle, item: int, done: int) -> bool:
+        """Whether the same item was settled under the same lease by a call that acted before."""
+        asked = (act.transaction_ids[item], act.words[item])
+        return any(
+            done >> index & 1
+            and isinstance(other, Settle)
+            and (other.group, other.partition, other.lease_id) == (act.group, act.partition, act.lease_id)
+            and asked in zip(other.transaction_ids, other.words, strict=True)
+            for index, other in enumerate(self.puzzle.acts)
+        )
+
+    def _settle_batch(self, state: State, act: Settle, key: ReaderKey, reader: Reader) -> Iterator[State]:
+        """An ack bounded by a leased batch."""
+        assert reader.lease is not None
+        last = reader.lease.last
+        meanings: list[list[int | None]] = []
+        for places in self._places(state, act):
+            inside: list[int | None] = [place for place in places if reader.cursor <= place < last]
+            below: list[int | None] = [-1] if any(place < reader.cursor for place in places) else []
+            meanings.append(inside + below or [None])
+        for meant in itertools.product(*meanings):
+            words: dict[int, str] = {}
+            for place, word in zip(meant, act.words, strict=True):
+                if place is not None and place >= 0:
+                    words[place] = max(words.get(place, "completed"), word, key=_STRENGTH.__getitem__)
+            if not words:
+                if self._answer_fits(act, meant, None):
+                    yield state
+                continue
+            for outcome in self._outcomes(words, reader.cursor, reader.failures, last):
+                if self._answer_fits(act, meant, outcome):
+                    yield from self._settled(state, act, meant, outcome)
+
+    def _outcomes(
+        self, words: Mapping[int, str], cursor: int, failures: int, last: int, *, spent: bool = False
+    ) -> Iterator[Outcome]:
+        """What the strongest words at some offsets of a leased batch may do together."""
+        stop = min((place for place, word in words.items() if word in ("failed", "retry")), default=None)
+        passed = [place for place in words if stop is None or place < stop]
+        reached = max(passed) + 1 if passed else cursor
+        filed = frozenset(place for place in passed if words[place] == "dlq")
+        if stop is None:
+            ends = reached >= last
+            yield Outcome(reached, 0 if ends or filed else failures, ends, filed, frozenset())
+            if filed and not ends:
+                yield Outcome(reached, 0, True, filed, frozenset())
+            return
+        above = {place: word for place, word in words.items() if place > stop}
+        spends = {not spent} if words[stop] == "failed" else {False, not spent and "failed" in above.values()}
+        for count, spend in itertools.product({failures, 0} if filed else {failures}, spends):
+            if spend and count >= self.puzzle.settings.retry_limit:
+                yield from self._spent(stop, above, filed, last)
+                continue
+            for place in {reached, stop}:
+                yield Outcome(place, count + spend, True, filed, frozenset(above))
+
+    def _spent(self, stop: int, above: Mapping[int, str], filed: frozenset[int], last: int) -> Iterator[Outcome]:
+        """The retry budget is spent: the message is filed or dropped, and passed; what is above may count or not."""
+        filed |= {stop}
+        for release in (True, False):
+            if release or stop + 1 < last:
+                yield Outcome(stop + 1, 0, release, filed, frozenset(above))
+        if above:
+            for further in self._outcomes(above, stop + 1, 0, last, spent=True):
+                yield further._replace(filed=further.filed | filed)
+
+    def _settled(
+        self, state: State, act: Settle, meant: tuple[int | None, ...], outcome: Outcome
+    ) -> Iterator[State]:
+        """The reader after an outcome, its lease released or kept as the answer says."""
+        key = (act.group, act.partition)
+        reader = state.readers[key]._replace(cursor=outcome.cursor, failures=outcome.failures)
+        released = {outcome.release}
+        if act.lease_id is None and outcome.release:
+            released.add(False)  # an ack without a lease may leave that of another worker alone
+        for place, flag in zip(meant, act.flags or (), strict=False):
+            if place is not None and place >= 0 and flag.success and flag.released is not None:
+                released &= {flag.released}
+        for gone in released:
+            yield state.with_reader(key, reader._replace(lease=None) if gone else reader)
+
+    def _answer_fits(self, act: Settle, meant: tuple[int | None, ...], outcome: Outcome | None) -> bool:
+        """Whether the flags of an answer say what happened. -1: at or below the cursor; None: not to be found."""
+        if act.flags is None:
+            return True
+        for place, word, flag in zip(meant, act.words, act.flags, strict=True):
+            if place is None or place < 0 or outcome is None:
+                if flag.success != (place is not None and word == "completed"):
+                    return False
+                continue
+            files = flag.dead_lettered
+            if word == "failed" and len(act.words) == 1 and self.puzzle.settings.dead_letters:
+                misfiled = files != (place in outcome.filed)
+            else:
+                misfiled = files and word in ("completed", "retry")
+            if misfiled or flag.noop or (not flag.success and place not in outcome.idle):
+                return False
+        return True
+
+    def _settle_without_batch(self, state: State, act: Settle, key: ReaderKey, reader: Reader) -> Iterator[State]:
+        """No lease and no leased batch: `completed` may reach any stored message, or be refused; the rest is idle."""
+        options: list[list[int]] = []
+        for item, places in enumerate(self._places(state, act)):
+            above = [place + 1 for place in places if place >= reader.cursor]
+            below = any(place < reader.cursor for place in places)
+            if act.words[item] != "completed":
+                fits = act.flags is None or not (act.flags[item].success and not places)
+                options.append([0] if fits else [])
+            elif act.flags is None:
+                options.append([*above, 0])
+            else:
+                moved = [] if act.flags[item].noop else above
+                stays = [0] if below else []
+                options.append(moved + stays if act.flags[item].success else [] if below and not above else [0])
+        for reached in {max(chosen) for chosen in itertools.product(*options)}:
+            yield state.with_reader(key, reader._replace(cursor=max(reader.cursor, reached)))
+
+
+_STRENGTH = {"completed": 0, "retry": 1, "failed": 2, "dlq": 3}
