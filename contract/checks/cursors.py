@@ -141,11 +141,11 @@ class _Cursor:
                 return self.low_positions[index]
         return None
 
-    def ceiling(self, without: Call | None = None) -> Ceiling:
-        """The highest possible cursor now; `without` leaves out what that call may have done."""
+    def ceiling(self, without: Effect | None = None) -> Ceiling:
+        """The highest possible cursor now; `without` leaves one effect out."""
         position, budget = self.base, 0
         for effect in self.effects:
-            if effect.call is without:
+            if effect is without:
                 continue
             budget += effect.budget
             if effect.position == OLDEST or position == BEYOND:
@@ -189,6 +189,7 @@ def trace_cursor(
     for run in reader.runs:
         batches.setdefault(run.lease_id, []).append(run)
     retry_limit = _lowest_retry_limit(facts, reader.queue, profile)
+    own: dict[int, Effect] = {}
     failures = 0
     troubled = False
     for moment, what, thing in _moments(facts, reader):
@@ -197,9 +198,10 @@ def trace_cursor(
             effect = _ack_effect(thing, log, failures > retry_limit, lease_end_us)
             if effect is not None:
                 cursor.add(effect)
+                own[id(thing)] = effect
                 trace.commits.append(effect)
         elif what == "ack answered" and isinstance(thing, Ack):
-            trace.at_ack[thing.call.number, thing.lease_id] = cursor.ceiling(without=thing.call)
+            trace.at_ack[thing.call.number, thing.lease_id] = cursor.ceiling(without=own.get(id(thing)))
             committed = _certain_commit(thing, log, distrusted, profile)
             if committed is not None:
                 cursor.raise_low(moment, committed)

@@ -9,7 +9,7 @@ partition, a restart of the broker (counters may survive it or not), or an autoA
 
 from __future__ import annotations
 
-from contract.checks.facts import Run
+from contract.checks.facts import NEVER, Run
 from contract.checks.model import Model, ReaderModel
 from contract.checks.report import Report, violation_in_run
 from contract.history import PopCall, PopResult
@@ -23,9 +23,10 @@ def check(model: Model, report: Report) -> None:
     restarts = model.facts.restarts
     for reader_model in model.readers.values():
         previous: Run | None = None
-        for run in reader_model.reader.runs:
+        previous_alone = True
+        for run, alone in zip(reader_model.reader.runs, _alone(reader_model.reader.runs), strict=True):
             seen = _attempts(run)
-            if seen and None not in seen:
+            if alone and previous_alone and None not in seen:
                 wanted = _wanted(reader_model, previous, run, restarts)
                 if wanted:
                     report.compared[rule] += 1
@@ -33,7 +34,19 @@ def check(model: Model, report: Report) -> None:
                         expected = " or ".join(sorted(map(str, wanted)))
                         observed = ", ".join(sorted(map(str, seen)))
                         report.violate(violation_in_run(rule, run, f"attempt {expected}", f"attempt {observed}"))
-            previous = run
+            previous, previous_alone = run, alone
+
+
+def _alone(runs: list[Run]) -> list[bool]:
+    """For each run, in the order of returns: whether no other run was under way at the same time."""
+    alone = [True] * len(runs)
+    earliest = NEVER
+    for index in range(len(runs) - 1, -1, -1):
+        call = runs[index].call
+        before = runs[index - 1].call.returned if index else -1
+        alone[index] = before < call.invoked and earliest > call.returned
+        earliest = min(earliest, call.invoked)
+    return alone
 
 
 def _attempts(run: Run) -> set[int | None]:
@@ -51,7 +64,6 @@ def _wanted(model: ReaderModel, previous: Run | None, run: Run, restarts: list[i
     before = previous.call
     if (
         previous.auto_ack
-        or before.returned > run.call.invoked
         or _unseen_between(model, before.invoked, run)
         or any(before.invoked < moment < run.call.returned for moment in restarts)
     ):

@@ -100,7 +100,7 @@ def _suspects(model: Model, report: Report, due: Due, acked_by: dict[int, _Acked
 
 def _may_hold_lease(other: ReaderModel, call: Call) -> bool:
     return any(
-        lease.run.call.returned < call.invoked and not lease.certainly_over(call.invoked, call.invoked_us)
+        lease.run.call.invoked < call.returned and not lease.certainly_over(call.invoked, call.invoked_us)
         for lease in other.leases
     )
 

@@ -10,7 +10,7 @@ between `from_us` and `until_us`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,8 +37,6 @@ from contract.profile import Profile
 
 NEVER = 1 << 60
 NEW_WORDS = frozenset({"new", "new-only", "new_only", "newonly"})
-CONFIGURED_LEASE_S = 300
-DEFAULT_WINDOW_S = 3600
 OPTIONS = frozenset({"leaseTime", "retryLimit", "deadLetterQueue", "dlqAfterMaxRetries", "dedupWindowSeconds"})
 
 
@@ -153,21 +151,17 @@ class Kill(Act):
     """The broker dies and comes back: leases, retry counts and attempts may survive or not."""
 
 
-@dataclass(slots=True)
-class Settings:
-    """What the queue was configured to before anything else happened."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configure(Act):
+    """Options of the queue are named."""
 
-    lease_s: int
-    retry_limit: int
-    window_s: int = DEFAULT_WINDOW_S
-    dead_letters: bool = True
+    options: Mapping[str, int | bool | str]
 
 
 @dataclass(slots=True)
 class Puzzle:
     """Everything that the search has to explain. `timed_groups`: where they start depends on the moment."""
 
-    settings: Settings
     acts: list[Act] = field(default_factory=list)
     timed_groups: set[str] = field(default_factory=set)
     known_ids: set[str] = field(default_factory=set)
@@ -179,14 +173,16 @@ def read(history: History, profile: Profile) -> Puzzle:
     calls = [call for call in calls if not call.refused and call.acted is not False]
     if len({call.invoke.request.queue for call in calls}) > 1:
         raise Unsupported("more than one queue")
-    puzzle = Puzzle(Settings(profile.default_lease_s, profile.retry_limit))
+    puzzle = Puzzle()
     for call in calls:
         if isinstance(call.invoke.request, PopCall) and timed(call.invoke.request):
             puzzle.timed_groups.add(call.invoke.request.group)
-    for index, call in enumerate(calls):
+    for call in calls:
         request = call.invoke.request
         if isinstance(request, ConfigureCall):
-            _configure(puzzle.settings, request, call, calls[index + 1 :])
+            if set(request.options) - OPTIONS:
+                raise Unsupported(f"the options {sorted(set(request.options) - OPTIONS)}")
+            puzzle.acts.append(Configure(span=_span(call, "configures"), options=request.options))
         elif isinstance(request, DeleteQueueCall):
             raise Unsupported("a queue is deleted")
         elif isinstance(request, PushCall):
@@ -248,18 +244,6 @@ def _span(call: Spoken, what: str, *, until_us: int | None = None, optional: boo
         NEVER if optional else call.until_us if until_us is None else until_us,
         call.optional or bool(optional),
     )
-
-
-def _configure(settings: Settings, request: ConfigureCall, call: Spoken, others: list[Spoken]) -> None:
-    if call.result is None or any(other.line < call.until for other in others) or call.line > 1:
-        raise Unsupported("a configure beside other calls")
-    if set(request.options) - OPTIONS:
-        raise Unsupported(f"the options {sorted(set(request.options) - OPTIONS)}")
-    options = request.options
-    settings.lease_s = int(options.get("leaseTime", CONFIGURED_LEASE_S))
-    settings.retry_limit = int(options.get("retryLimit", settings.retry_limit))
-    settings.window_s = int(options.get("dedupWindowSeconds", settings.window_s))
-    settings.dead_letters = not {"deadLetterQueue", "dlqAfterMaxRetries"} & set(options)
 
 
 def _push(puzzle: Puzzle, call: Spoken, request: PushCall) -> None:

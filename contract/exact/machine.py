@@ -13,13 +13,14 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from contract.exact.acts import NEVER, Extend, Kill, Puzzle, Settle, Span, Start, Store, Take, timed
+from contract.exact.acts import NEVER, Configure, Extend, Kill, Puzzle, Settle, Span, Start, Store, Take, timed
 from contract.exact.values import same_value
 from contract.exact.zone import NOW, Zone
 from contract.history import PopCall, PopResult
 from contract.profile import Profile
 
 DEFAULT_BATCH = 200
+CREATED_BY_CONFIGURE_S = 300
 MICROSECONDS = 1_000_000
 ReaderKey = tuple[str, str]
 
@@ -57,10 +58,20 @@ class Reader(NamedTuple):
     attempt: Attempt | None = None
 
 
+class Settings(NamedTuple):
+    """The options of the queue. `lease_s` None: there is no queue yet. `files`: a spent budget is answered `dlq`."""
+
+    lease_s: int | None
+    retry_limit: int
+    window_s: int = 3600
+    files: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """The queue at one moment, together with what is known about the times."""
 
+    settings: Settings
     logs: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     readers: Mapping[ReaderKey, Reader] = field(default_factory=dict)
     registered: frozenset[str] = frozenset()
@@ -68,7 +79,8 @@ class State:
 
     def key(self) -> tuple[object, ...]:
         """Equal for equal states."""
-        return frozenset(self.logs.items()), frozenset(self.readers.items()), self.registered, self.zone
+        logs, readers = frozenset(self.logs.items()), frozenset(self.readers.items())
+        return self.settings, logs, readers, self.registered, self.zone
 
     def with_log(self, partition: str, log: tuple[Entry, ...]) -> State:
         """Another log of one partition."""
@@ -116,6 +128,10 @@ class Machine:
         self.puzzle, self.profile, self.named_registers = puzzle, profile, named_registers
         self.early_us = int(profile.lease_early_s * MICROSECONDS)
 
+    def begin(self) -> State:
+        """Nothing has happened yet."""
+        return State(Settings(None, self.profile.retry_limit))
+
     def step(self, state: State, index: int, done: int) -> Iterator[State]:
         """Every state after act `index`; `done` has a bit for each act that came before."""
         act = self.puzzle.acts[index]
@@ -129,31 +145,47 @@ class Machine:
             yield from self._settle(state, act, done)
         elif isinstance(act, Extend):
             yield from self._extend(state, act)
+        elif isinstance(act, Configure):
+            yield self._configure(state, act)
         elif isinstance(act, Kill):
             yield from self._kill(state)
+
+    def _configure(self, state: State, act: Configure) -> State:
+        """Options that are not named keep their value (section 7)."""
+        options, before = act.options, state.settings
+        lease_s = CREATED_BY_CONFIGURE_S if before.lease_s is None else before.lease_s
+        settings = Settings(
+            int(options.get("leaseTime", lease_s)),
+            int(options.get("retryLimit", before.retry_limit)),
+            int(options.get("dedupWindowSeconds", before.window_s)),
+            before.files and not {"deadLetterQueue", "dlqAfterMaxRetries"} & set(options),
+        )
+        return replace(state, settings=settings)
 
     # Push (section 2) ---------------------------------------------------------------------------------------------
 
     def _store(self, state: State, index: int, act: Store) -> Iterator[State]:
+        if state.settings.lease_s is None:
+            state = replace(state, settings=state.settings._replace(lease_s=self.profile.default_lease_s))
         log = state.logs.get(act.partition, ())
+        window_us = state.settings.window_s * MICROSECONDS
         same = [place for place, entry in enumerate(log) if entry.transaction_id == act.sent_id]
         original = same[-1] if same and act.sent_id is not None else None
         if not act.duplicate:
-            if original is None or not self._inside_window(log[original], act, certainly=True):
+            if original is None or not self._inside(window_us, log[original], act, certainly=True):
                 yield state.with_log(act.partition, (*log, Entry(index, act.message_id, act.transaction_id)))
-        elif original is not None and self._inside_window(log[original], act, certainly=False):
+        elif original is not None and self._inside(window_us, log[original], act, certainly=False):
             entry = log[original]
             if entry.message_id is None and act.message_id not in self.puzzle.known_ids:
                 entry = entry._replace(message_id=act.message_id)
             if act.message_id in (None, entry.message_id):
                 yield state.with_log(act.partition, (*log[:original], entry, *log[original + 1 :]))
 
-    def _inside_window(self, entry: Entry, act: Store, *, certainly: bool) -> bool:
+    def _inside(self, window_us: int, entry: Entry, act: Store, *, certainly: bool) -> bool:
         """Whether an id is remembered when it is pushed again, for certain or perhaps."""
         first, second = self.puzzle.acts[entry.act].span, act.span
         if first.call == second.call:
             return True
-        window_us = self.puzzle.settings.window_s * MICROSECONDS
         if window_us <= 0:
             return False
         if certainly:
@@ -317,8 +349,9 @@ class Machine:
         reader = state.readers.get(key, Reader())._replace(attempt=attempt)
         if request.auto_ack:
             return state.with_reader(key, reader._replace(cursor=last))
-        asked = request.lease_s if request.lease_s is not None and request.lease_s > 0 else self.puzzle.settings.lease_s
-        zone = state.zone.without(key).with_end(key, asked * MICROSECONDS)
+        lease_s = request.lease_s if request.lease_s is not None and request.lease_s > 0 else state.settings.lease_s
+        assert lease_s is not None  # there is a message, so there is a queue
+        zone = state.zone.without(key).with_end(key, lease_s * MICROSECONDS)
         return replace(state, zone=zone).with_reader(key, reader._replace(lease=Lease(lease_id, last, False)))
 
     def _take_unseen(self, state: State, act: Take) -> Iterator[State]:
@@ -392,6 +425,9 @@ class Machine:
     def _settle(self, state: State, act: Settle, done: int) -> Iterator[State]:
         key = (act.group, act.partition)
         reader = state.readers.get(key, Reader())
+        flags = zip(act.flags or (), act.words, strict=False)
+        if any(flag.dead_lettered and word in _NEVER_FILED for flag, word in flags):
+            return
         if act.lease_id is None:
             if reader.lease is None:
                 yield from self._settle_without_batch(state, act, key, reader)
@@ -451,15 +487,15 @@ class Machine:
                 if place is not None and place >= 0:
                     words[place] = max(words.get(place, "completed"), word, key=_STRENGTH.__getitem__)
             if not words:
-                if self._answer_fits(act, meant, None):
+                if self._answer_fits(act, meant, None, state.settings.files):
                     yield state
                 continue
-            for outcome in self._outcomes(words, reader.cursor, reader.failures, last):
-                if self._answer_fits(act, meant, outcome):
+            for outcome in self._outcomes(words, reader.cursor, reader.failures, last, state.settings.retry_limit):
+                if self._answer_fits(act, meant, outcome, state.settings.files):
                     yield from self._settled(state, act, meant, outcome)
 
     def _outcomes(
-        self, words: Mapping[int, str], cursor: int, failures: int, last: int, *, spent: bool = False
+        self, words: Mapping[int, str], cursor: int, failures: int, last: int, limit: int, *, spent: bool = False
     ) -> Iterator[Outcome]:
         """What the strongest words at some offsets of a leased batch may do together."""
         stop = min((place for place, word in words.items() if word in ("failed", "retry")), default=None)
@@ -475,7 +511,7 @@ class Machine:
         above = {place: word for place, word in words.items() if place > stop}
         spends = {not spent} if words[stop] == "failed" else {False, not spent and "failed" in above.values()}
         for count, spend in itertools.product({failures, 0} if filed else {failures}, spends):
-            if spend and count >= self.puzzle.settings.retry_limit:
+            if spend and count >= limit:
                 yield from self._spent(stop, above, filed, last)
                 continue
             for place in {reached, stop}:
@@ -488,7 +524,7 @@ class Machine:
             if release or stop + 1 < last:
                 yield Outcome(stop + 1, 0, release, filed, frozenset(above))
         if above:
-            for further in self._outcomes(above, stop + 1, 0, last, spent=True):
+            for further in self._outcomes(above, stop + 1, 0, last, 0, spent=True):
                 yield further._replace(filed=further.filed | filed)
 
     def _settled(
@@ -506,7 +542,9 @@ class Machine:
         for gone in released:
             yield state.with_reader(key, reader._replace(lease=None) if gone else reader)
 
-    def _answer_fits(self, act: Settle, meant: tuple[int | None, ...], outcome: Outcome | None) -> bool:
+    def _answer_fits(
+        self, act: Settle, meant: tuple[int | None, ...], outcome: Outcome | None, files: bool
+    ) -> bool:
         """Whether the flags of an answer say what happened. -1: at or below the cursor; None: not to be found."""
         if act.flags is None:
             return True
@@ -515,11 +553,8 @@ class Machine:
                 if flag.success != (place is not None and word == "completed"):
                     return False
                 continue
-            files = flag.dead_lettered
-            if word == "failed" and len(act.words) == 1 and self.puzzle.settings.dead_letters:
-                misfiled = files != (place in outcome.filed)
-            else:
-                misfiled = files and word in ("completed", "retry")
+            judged = word == "failed" and len(act.words) == 1 and files
+            misfiled = judged and flag.dead_lettered != (place in outcome.filed)
             if misfiled or flag.noop or (not flag.success and place not in outcome.idle):
                 return False
         return True
@@ -543,4 +578,5 @@ class Machine:
             yield state.with_reader(key, reader._replace(cursor=max(reader.cursor, reached)))
 
 
+_NEVER_FILED = ("completed", "retry")
 _STRENGTH = {"completed": 0, "retry": 1, "failed": 2, "dlq": 3}

@@ -82,7 +82,7 @@ class _Search:
 
     def run(self) -> Answer:
         """Searches to the end or until the budget is spent."""
-        moves = [self._moves(State(), 0, -1)]
+        moves = [self._moves(self.machine.begin(), 0, -1)]
         found = not self.due
         while moves and not found:
             move = next(moves[-1], None)

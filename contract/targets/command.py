@@ -26,6 +26,7 @@ from contract.calls import Ride
 from contract.errors import CouldNotJudge
 from contract.runner import World
 from contract.targets.faults import ride_of
+from contract.targets.probing import Asked
 from contract.targets.process import BrokerProcess, free_port
 from contract.targets.target import REQUEST_FAULTS
 from contract.targets.turns import Turns
@@ -84,6 +85,11 @@ class Command(Url):
             self.process.close()
             raise CouldNotJudge(f"the command {self.shown!r} {why}; correct it and run again")
         return await super().ask()
+
+    def asked(self) -> Asked:
+        """How the broker is called when it cannot be judged."""
+        look = f"see to the command {self.shown!r}"
+        return Asked(place=f"at {self._shown}", silent=look, foreign=look)
 
     async def start(self) -> str:
         """Starts the process. Returns why it is not healthy, "" when it is."""

@@ -8,8 +8,9 @@ behind a server: a client that gives up or leaves never cancels it, it only make
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import unquote
@@ -26,6 +27,7 @@ MAX_DELAY_MS = 50
 """Longest delay that `checkpoint` makes at one place."""
 
 _current: ContextVar[_Exchange | None] = ContextVar("exchange", default=None)
+_of_the_app: ContextVar[bool] = ContextVar("of_the_app", default=False)
 
 
 class LeanClient(httpx.AsyncClient):
@@ -63,11 +65,17 @@ class DirectASGI(httpx.AsyncBaseTransport):
     """Calls an ASGI application, which can be paused, stopped and killed.
 
     While there is no application a request is refused, as on a port where nobody listens. `failed` is told of each
-    exception that the application lets out.
+    exception that the application lets out. `delays` puts the drawn delays of a request (see `checkpoint`) on its way
+    there and on its answer, for applications that have no checkpoints. `state` is what the application's start left
+    for its requests.
     """
 
-    def __init__(self, app: App | None = None, *, failed: Callable[[Exception], None] | None = None) -> None:
+    def __init__(
+        self, app: App | None = None, *, failed: Callable[[Exception], None] | None = None, delays: bool = False
+    ) -> None:
         self.app = app
+        self.state: dict[str, Any] = {}
+        self.delays = delays
         self._failed = failed
         self._running: dict[_Exchange, None] = {}  # dicts keep the order, which a replay needs
         self._children: dict[asyncio.Task[Any], None] = {}
@@ -117,8 +125,15 @@ class DirectASGI(httpx.AsyncBaseTransport):
 
     async def kill(self) -> None:
         """Ends every running request; its client sees a broken connection. From here on requests are refused."""
+        await self._end(tuple(self._children))
+
+    async def drop(self) -> None:
+        """Ends every running request, but not what the application does besides."""
+        await self._end(())
+
+    async def _end(self, children: tuple[asyncio.Task[Any], ...]) -> None:
         self.app = None
-        running, children = tuple(self._running), tuple(self._children)
+        running = tuple(self._running)
         for exchange in running:
             exchange.break_off()
         for child in children:
@@ -135,12 +150,15 @@ class DirectASGI(httpx.AsyncBaseTransport):
         await self.idle(grace_s)
         await self.kill()
 
-    async def idle(self, timeout_s: float) -> bool:
-        """Waits until nothing runs in the application; False when something still does after `timeout_s`."""
-        tasks = [*(exchange.task for exchange in self._running), *self._children]
+    async def idle(self, timeout_s: float, *, children: bool = True) -> bool:
+        """Waits until nothing runs in the application; False when something still does after `timeout_s`.
+
+        `children` False: what it does besides the requests may go on.
+        """
+        tasks = [*(exchange.task for exchange in self._running), *(self._children if children else ())]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
-        return not self._running and not self._children
+        return not self._running and not (children and self._children)
 
     async def checkpoint(self, name: str) -> None:
         """A place where another request may go first: waits for a drawn time, none where the request draws none.
@@ -158,16 +176,30 @@ class DirectASGI(httpx.AsyncBaseTransport):
             await self.running()
 
     def follow_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Lets `kill` also end the tasks that the application starts for itself while it handles a request."""
+        """Lets `kill` also end the tasks that the application starts for itself, in a request or `inside`."""
 
         def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
             task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
-            if _current.get() is not None:
+            if _current.get() is not None or _of_the_app.get():
                 self._children[task] = None
                 task.add_done_callback(self._children.pop)
             return task
 
         loop.set_task_factory(factory)
+
+    def report(self, error: Exception) -> None:
+        """Tells of an exception that the application let out somewhere else than in a request."""
+        if self._failed is not None:
+            self._failed(error)
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """What is called or started here is the application's own doing."""
+        token = _of_the_app.set(True)
+        try:
+            yield
+        finally:
+            _of_the_app.reset(token)
 
     async def running(self) -> None:
         """Waits while the broker is paused."""
@@ -217,12 +249,16 @@ class _Exchange:
         if self.server.paused:
             await self.server.running()
         try:
-            await app(_scope(self.request), self.receive, self.send)
+            if self.delays is not None and self.server.delays:
+                await self.server.checkpoint("request")
+            await app(_scope(self.request, self.server.state), self.receive, self.send)
         except asyncio.CancelledError:
             self.over()
             raise
         except Exception as error:
             self.over(error)
+        except SystemExit as error:  # it would end the suite, where a server would end
+            self.over(RuntimeError(f"the application asked to exit with {error.code!r}"))
         else:
             self.over()
 
@@ -242,12 +278,13 @@ class _Exchange:
         if self.server.paused:
             await self.server.running()
         if message["type"] == "http.response.start":
+            self.status, self.headers = _head(message)
             self.started = True
-            self.status = message["status"]
-            self.headers = list(message.get("headers", ()))
         elif message["type"] == "http.response.body":
             self.body += message.get("body", b"")
             if not message.get("more_body", False):
+                if self.delays is not None and self.server.delays:
+                    await self.server.checkpoint("answer")
                 self._answer()
                 self.leave()  # once answered, a server says "disconnect" as well
 
@@ -287,7 +324,18 @@ class _Exchange:
             self.answered.set_result(None)
 
 
-def _scope(request: httpx.Request) -> Message:
+def _head(message: Message) -> tuple[int, list[tuple[bytes, bytes]]]:
+    """Status and headers of an answer. Raises, inside the application, what a server says of others than these."""
+    status = message["status"]
+    if not isinstance(status, int) or not 100 <= status <= 999:
+        raise ValueError(f"{status!r} is not an HTTP status")
+    headers = [(name, value) for name, value in message.get("headers", ())]
+    if not all(isinstance(part, bytes) for pair in headers for part in pair):
+        raise TypeError("headers are pairs of bytes")
+    return status, headers
+
+
+def _scope(request: httpx.Request, state: dict[str, Any]) -> Message:
     raw_path, _, query = request.url.raw_path.partition(b"?")
     path = raw_path.decode("ascii")
     return {
@@ -303,5 +351,5 @@ def _scope(request: httpx.Request) -> Message:
         "headers": [(name.lower(), value) for name, value in request.headers.raw],
         "server": ("broker", 80),
         "client": ("127.0.0.1", 1),
-        "state": {},
+        "state": dict(state),
     }

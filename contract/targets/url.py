@@ -10,11 +10,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 
-from client import AckItem, BrokerClient, Call, Outcome, PushItem, parse_url
+from client import BrokerClient, Outcome, parse_url
 from client.outcome import names_storage
 from contract import history
 from contract.calls import MICROSECONDS
@@ -22,6 +21,7 @@ from contract.errors import CouldNotJudge
 from contract.profile import QUEEN_2, Profile, for_version
 from contract.runner import World, run_schedule
 from contract.targets.faults import FaultTransport
+from contract.targets.probing import SMALLEST_LEASE_S, Asked, keys_of, version_of
 from contract.targets.target import REQUEST_FAULTS
 from contract.version import suite_version
 from strategies.schedule import Schedule
@@ -36,8 +36,6 @@ BACK_AGAIN_S = 5.0
 
 CUT_OFF_S = 0.3
 """A request that was cut off may still act for a moment, and would make a deleted queue again."""
-
-SMALLEST_LEASE_S = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +221,10 @@ class Url:
     async def ask(self) -> Probed:
         """Asks the broker who it is, and plays a message through it. Raises `CouldNotJudge`."""
         async with self.connect(self.network()) as client:
-            version = await self._version(client)
+            version = await version_of(client, self.asked(), timeout_s=self._timeout_s)
             queue = f"bc-{self.run_token}-probe-q"
             try:
-                offset, attempt = await self._keys(client, queue)
+                offset, attempt = await keys_of(client, queue, self.asked())
             finally:
                 await uninterrupted(self.remove(client, queue))
         capabilities: dict[str, str | int | bool] = {
@@ -238,48 +236,13 @@ class Url:
         profile = for_version(version) if version[:1].isdigit() else QUEEN_2
         return Probed(version or "unknown", profile, capabilities)
 
-    async def _version(self, client: BrokerClient) -> str:
-        health = await client.health(timeout_s=min(self._timeout_s, 10.0))
-        if health.value is None:
-            raise CouldNotJudge(self._not_healthy(health))
-        if not health.value.ready:
-            raise CouldNotJudge(f"the broker at {self._shown} says that it is not ready (503); wait until it is")
-        if not health.value.version:
-            raise CouldNotJudge(
-                f"{self._shown} answers /health without a version, so it is no broker that we know; check the address"
-            )
-        return health.value.version
-
-    def _not_healthy(self, answer: Call[Any]) -> str:
-        """Why the health answer is none, in one sentence with what to do next."""
-        if answer.status is None:
-            return f"no broker answers at {self._shown} ({answer.why}); start it or correct the address"
-        if answer.status in (401, 403):
-            return f"the broker at {self._shown} refuses us (status {answer.status}); give a valid token or header"
-        return (
-            f"what answers at {self._shown} is not a broker (/health: {answer.why or answer.status}); "
-            "check the address and the path prefix"
+    def asked(self) -> Asked:
+        """How the broker is called when it cannot be judged."""
+        return Asked(
+            place=f"at {self._shown}",
+            silent="start it or correct the address",
+            foreign="check the address and the path prefix",
         )
-
-    async def _keys(self, client: BrokerClient, queue: str) -> tuple[bool, bool]:
-        """Whether real answers carry `offset` and `deliveryAttempt`."""
-        pushed = await client.push([PushItem(queue, "p0", b'{"probe":1}')])
-        if pushed.value is None or pushed.value[0].status != "queued":
-            word = pushed.why if pushed.value is None else f"status {pushed.value[0].status!r}"
-            raise CouldNotJudge(self._no_use("a first push", pushed, word))
-        popped = await client.pop(queue, batch=1, lease_s=SMALLEST_LEASE_S, wait_ms=2000)
-        if popped.value is None or not popped.value.messages:
-            word = popped.why if popped.value is None else "no message within 2 s"
-            raise CouldNotJudge(self._no_use("a first pop", popped, word))
-        message = popped.value.messages[0]
-        lease_id = message.lease_id or popped.value.lease_id or None
-        await client.ack(AckItem(message.transaction_id, message.partition_id, "completed", lease_id))
-        return pushed.value[0].offset is not None or message.offset is not None, message.attempt is not None
-
-    def _no_use(self, what: str, answer: Call[Any], word: str) -> str:
-        if answer.status in (401, 403):
-            return f"the broker at {self._shown} refuses {what} (status {answer.status}); give a valid token or header"
-        return f"{what} at {self._shown} came to nothing ({word}); see to the broker's storage and run again"
 
 
 class Session:

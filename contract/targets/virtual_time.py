@@ -13,6 +13,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import selectors
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -20,9 +21,18 @@ _T = TypeVar("_T")
 
 MICROSECONDS = 1_000_000
 
+BUSY_LIMIT_S = 60.0
+"""How long a program may be busy, in real time, while its virtual time stands still."""
+
+LOOK_AFTER = 4096
+"""Rounds of the loop between two looks at the real clock."""
+
+LAST_PATIENCE_S = 5.0
+"""How long somebody outside the loop gets, where there is any, before the program is taken to be stuck."""
+
 
 class DeadlockError(RuntimeError):
-    """Every task waits and no timer is left, so nothing can ever happen again. Names the tasks."""
+    """Every task waits and no timer is left, or the program never waits: time cannot go on. Names the tasks."""
 
 
 class _VirtualSelector(selectors.SelectSelector):
@@ -33,10 +43,22 @@ class _VirtualSelector(selectors.SelectSelector):
         self.now_us = 0
         self.jobs = 0
         self.waiting: Callable[[], str] = str
+        self.patience_s: Callable[[], float] = float
+        self._rounds = 0
+        self._since_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout == 0:
+            self._look_for_progress()
+        else:
+            self._rounds = 0
         if self.jobs:  # a thread works in real time, and only it can say when it is done
             return super().select(timeout if timeout == 0 else None)
+        patience_s = self.patience_s() if timeout != 0 else 0.0
+        if patience_s:
+            ready = super().select(patience_s if timeout is not None else max(patience_s, LAST_PATIENCE_S))
+            if ready:
+                return ready
         if timeout is None:
             raise DeadlockError(f"every task waits and no timer is left: {self.waiting()}")
         if timeout > 0:
@@ -44,11 +66,21 @@ class _VirtualSelector(selectors.SelectSelector):
         return []
 
 
+    def _look_for_progress(self) -> None:
+        """Called when somebody has something to do at once: time cannot pass meanwhile, so that must end."""
+        self._rounds += 1
+        if self._rounds == 1:
+            self._since_s = time.perf_counter()
+        elif self._rounds % LOOK_AFTER == 0 and time.perf_counter() - self._since_s > BUSY_LIMIT_S:
+            raise DeadlockError(f"busy for {BUSY_LIMIT_S:g} s without ever waiting: {self.waiting()}")
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """A selector event loop on virtual time. It starts at 0 and polls no sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, patience_s: Callable[[], float] = float) -> None:
         self._virtual = _VirtualSelector()
+        self._virtual.patience_s = patience_s
         super().__init__(self._virtual)
         self._virtual.waiting = self._waiting
         # A timer is due when it is less than this ahead: one microsecond absorbs the rounding of float seconds.
@@ -84,13 +116,14 @@ def _what(task: asyncio.Task[Any]) -> str:
     return str(getattr(task.get_coro(), "__qualname__", "?"))
 
 
-def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, _T]]) -> _T:
+def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, _T]], *, patience_s: Callable[[], float] = float) -> _T:
     """Runs `main(loop)` on a fresh loop and returns its result.
 
     Tasks that are left are cancelled and awaited, and the loop is closed, also after an error. Raises
-    `DeadlockError` where the program can never go on.
+    `DeadlockError` where the program can never go on. Before each jump, `patience_s` says how many seconds of real time
+    somebody outside the loop (a thread that it does not know of) gets to call it; mostly none.
     """
-    loop = VirtualLoop()
+    loop = VirtualLoop(patience_s=patience_s)
     try:
         return loop.run_until_complete(main(loop))
     finally:

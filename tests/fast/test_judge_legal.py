@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
-from contract.history import ExtendCall, PushResult
+from contract.history import AckResult, ExtendCall, PushResult
 from contract.history_builder import HistoryBuilder
 from contract.judge import judge
 from contract.verdicts import Verdict
@@ -343,9 +344,9 @@ def spent_budget_passes_the_message() -> HistoryBuilder:
     h = HistoryBuilder()
     h.configure(retryLimit=1)
     h.push("p", "m1", "m2")
-    for _ in range(2):
+    for spent in (False, True):
         lease = h.pop("G", "p", ["m1"])
-        h.ack("G", ["m1"], lease=lease, statuses="failed")
+        h.ack("G", ["m1"], lease=lease, statuses="failed", dead_lettered=spent)
     h.pop("G", "p", ["m2"])
     h.audit()
     h.drain({("G", "p"): ["m2"]})
@@ -481,14 +482,27 @@ def extended_lease_holds_longer() -> HistoryBuilder:
 
 
 @legal
-def unanswered_extension_may_or_may_not_hold() -> HistoryBuilder:
-    """An extension without an answer: served or not, both are allowed."""
+def unanswered_extension_may_hold() -> HistoryBuilder:
+    """An extension without an answer: the lease may live on."""
     h = HistoryBuilder()
     h.push("p", "m1")
     lease = h.pop("G", "p", ["m1"])
     h.begin("G/0", ExtendCall("q", "G", lease, 5)).lost()
     h.advance(3000)
     h.pop("G", "p", [], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def unanswered_extension_may_not_hold() -> HistoryBuilder:
+    """An extension without an answer: the lease may end at its time."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.begin("G/0", ExtendCall("q", "G", lease, 5)).lost()
+    h.advance(3000)
     h.pop("G", "p", ["m1"], worker=2)
     h.audit()
     h.drain({("G", "p"): ["m1"]})
@@ -659,4 +673,38 @@ def item_left_open_by_the_answer_acts_late() -> HistoryBuilder:
     h.place("p", "m1")
     h.audit()
     h.drain({("G", "p"): ["m2", "m1"]})
+    return h
+
+
+@legal
+def overlapping_pops_of_which_the_later_answer_acted_first() -> HistoryBuilder:
+    """The pop that is answered last took the batch first: the other one is rightly the second attempt."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    slow = h.begin_pop("G", "p")
+    h.advance(2100)
+    h.attempt = 2
+    h.pop("G", "p", ["m1"], worker=1)
+    h.attempt = 1
+    slow.messages(["m1"], lease="slow")
+    h.attempt = None
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def one_call_with_items_under_two_leases() -> HistoryBuilder:
+    """Items under different leases are separate acks in any order: the one under the dead lease may be a no-op."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    old = h.pop("G", "p", ["m1"], lease_s=1)
+    h.advance(1001)
+    new = h.pop("G", "p", ["m1", "m2"])
+    opened = h.begin_ack("G", ["m1", "m2"], lease=new)
+    mixed = msgspec.structs.replace(opened.request, lease_ids=(old, new))
+    h.events[-1] = msgspec.structs.replace(h.events[-1], request=mixed)
+    opened.ok(AckResult((True, True), (None, None), (None, None), (None, None), (None, None)))
+    h.audit()
+    h.drain({("G", "p"): []})
     return h

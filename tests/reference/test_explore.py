@@ -284,6 +284,10 @@ def test_what_the_target_cannot_do_is_not_drawn() -> None:
     assert not features.kinds & {KillBroker.__struct_config__.tag, LoseRequest.__struct_config__.tag}
 
 
+def test_storms_are_for_real_time() -> None:
+    assert ("storm" in features_of(Sometimes()).kinds, "storm" in features_of(Simulated()).kinds) == (True, False)
+
+
 def test_waits_are_short_in_real_time() -> None:
     assert features_of(Sometimes()).short_waits
 
