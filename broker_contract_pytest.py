@@ -34,6 +34,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("broker contract")
     group.addoption("--broker-url", metavar="URL", help="A running broker. Default: the reference broker, simulated.")
     group.addoption(
+        "--broker-cmd",
+        metavar="COMMAND",
+        help="Starts the broker, and may kill it; {port} and {data} in it are replaced by a port and a folder.",
+    )
+    group.addoption(
+        "--broker-app",
+        metavar="MODULE:FACTORY",
+        help="An ASGI application in this process: the factory is called with a folder.",
+    )
+    group.addoption(
         "--broker-token", metavar="TOKEN", default=os.environ.get("BROKER_TOKEN"), help="Bearer token (BROKER_TOKEN)."
     )
     group.addoption("--broker-seed", type=int, metavar="N", help="Draws the same schedules again. Default: at random.")
@@ -118,8 +128,9 @@ class _Plugin:
         self._summaries: dict[str, Summary] = {}
         self._worker = hasattr(config, "workerinput")
         option = config.option
-        given = (option.broker_url, option.broker_engine, option.broker_seed, option.schedules, option.max_time)
-        self._asked_for = any(value is not None for value in (*given, option.history_dir))
+        brokers = (option.broker_url, option.broker_cmd, option.broker_app, option.broker_engine)
+        given = (*brokers, option.broker_seed, option.schedules, option.max_time, option.history_dir)
+        self._asked_for = any(value is not None for value in given)
         if config.option.broker_seed is None:
             config.option.broker_seed_at_random = True
             config.option.broker_seed = secrets.randbelow(1_000_000)
@@ -145,6 +156,8 @@ class _Plugin:
             history_dir=option.history_dir,
             failures_dir=option.failures_dir,
             url=option.broker_url,
+            command=option.broker_cmd,
+            app=option.broker_app,
             token=option.broker_token,
             engine=option.broker_engine,
         )

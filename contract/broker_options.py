@@ -8,12 +8,13 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import httpx
+
+from contract.errors import CouldNotJudge
 
 if TYPE_CHECKING:
     from contract.targets import Target
@@ -23,9 +24,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """The options that choose what is judged; no URL means the reference broker, simulated."""
+    """The options that choose what is judged: a URL, a command or an app; else the reference broker, simulated."""
 
     url: str | None
+    command: str | None = None
+    app: str | None = None
     token: str | None
     headers: tuple[tuple[str, str], ...]
     path_prefix: str
@@ -36,27 +39,45 @@ class Broker:
 
     def target(self) -> Target:
         """The target of these options. Raises `CouldNotJudge` where it cannot be reached or is no broker."""
-        if self.url is None:
+        if self.app is not None:
+            from contract.targets.app import App
+
+            return App.load(self.app)
+        if self.url is None and self.command is None:
             from contract.targets.simulated import Simulated
 
             return Simulated(engine=self.engine)
+        return self._reached()
+
+    def _reached(self) -> Target:
+        """A target that is reached over the network."""
+        headers = dict(self.headers)
+        lanes: Any = {} if self.lanes is None else {"lanes": self.lanes}
+        if self.command is not None:
+            from contract.targets.command import Command
+
+            return Command(self.command, token=self.token, headers=headers, path_prefix=self.path_prefix, **lanes)
         from contract.targets.url import Url
 
-        reach = partial(
-            Url,
+        assert self.url is not None
+        return Url(
             self.url,
             token=self.token,
-            headers=dict(self.headers),
+            headers=headers,
             path_prefix=self.path_prefix,
             ca_file=self.ca_file,
+            **lanes,
         )
-        return reach() if self.lanes is None else reach(lanes=self.lanes)
 
     def options(self) -> str:
         """These options again, for the replay command; secrets stay out of it."""
         words: list[str] = []
         if self.url is not None:
             words += ["--broker-url", _without_password(self.url)]
+        if self.command is not None:
+            words += ["--broker-cmd", self.command]
+        if self.app is not None:
+            words += ["--broker-app", self.app]
         if self.path_prefix:
             words += ["--path-prefix", self.path_prefix]
         if self.ca_file is not None:
@@ -75,6 +96,16 @@ def broker_options(command: Command) -> Command:
     options = (
         click.option("--broker-url", metavar="URL", help="A running broker. Default: the reference broker, simulated."),
         click.option(
+            "--broker-cmd",
+            metavar="COMMAND",
+            help="Starts the broker, and may kill it; {port} and {data} in it are replaced by a port and a folder.",
+        ),
+        click.option(
+            "--broker-app",
+            metavar="MODULE:FACTORY",
+            help="An ASGI application in this process: the factory is called with a folder.",
+        ),
+        click.option(
             "--broker-token",
             metavar="TOKEN",
             envvar="BROKER_TOKEN",
@@ -87,7 +118,7 @@ def broker_options(command: Command) -> Command:
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="Certificates to trust instead of the system's.",
         ),
-        click.option("--lanes", type=click.IntRange(1, 256), help="Schedules that run side by side on --broker-url."),
+        click.option("--lanes", type=click.IntRange(1, 256), help="Schedules that run side by side in real time."),
         click.option("--broker-engine", metavar="MODULE:CLASS", hidden=True),
     )
     for option in reversed(options):
@@ -102,6 +133,8 @@ def chosen_broker(values: dict[str, Any]) -> Broker:
     engine_name: str | None = values.pop("broker_engine")
     broker = Broker(
         url=url,
+        command=values.pop("broker_cmd"),
+        app=values.pop("broker_app"),
         token=values.pop("broker_token"),
         headers=headers,
         path_prefix=values.pop("path_prefix"),
@@ -110,20 +143,29 @@ def chosen_broker(values: dict[str, Any]) -> Broker:
         engine=None if engine_name is None else _engine(engine_name),
         engine_name=engine_name,
     )
-    if url is None:
-        _need_url(broker)
-    elif engine_name is not None:
-        raise click.UsageError(f"--broker-engine {engine_name!r} and --broker-url {url!r} exclude each other")
+    try:
+        one_broker(url=url, command=broker.command, app=broker.app, engine=engine_name)
+    except CouldNotJudge as error:
+        raise click.UsageError(str(error)) from None
+    _need_network(broker)
     return broker
 
 
-def _need_url(broker: Broker) -> None:
-    given: dict[str, object] = {
-        "--header": broker.headers,
-        "--path-prefix": broker.path_prefix,
-        "--ca-file": broker.ca_file,
-        "--lanes": broker.lanes,
-    }
+def one_broker(*, url: str | None, command: str | None, app: str | None, engine: str | None) -> None:
+    """Raises `CouldNotJudge` where several options name a broker."""
+    named = {"--broker-engine": engine, "--broker-url": url, "--broker-cmd": command, "--broker-app": app}
+    given = [f"{option} {value!r}" for option, value in named.items() if value is not None]
+    if len(given) > 1:
+        raise CouldNotJudge(f"{given[0]} and {given[1]} exclude each other")
+
+
+def _need_network(broker: Broker) -> None:
+    """Refuses what says how to reach a broker where none is reached over the network."""
+    if broker.url is not None:
+        return
+    given: dict[str, object] = {"--ca-file": broker.ca_file}
+    if broker.command is None:
+        given |= {"--header": broker.headers, "--path-prefix": broker.path_prefix, "--lanes": broker.lanes}
     for name, value in given.items():
         if value:
             raise click.UsageError(f"{name} says how to reach a broker, but no --broker-url names one")

@@ -240,7 +240,7 @@ def progress_line() -> Iterator[Callable[[Progress], None] | None]:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @broker_options
 @click.option(
-    "--tries", type=click.IntRange(1, 1000), help=f"Plays each file so often. Default: 1, on a URL {REAL_TRIES}."
+    "--tries", type=click.IntRange(1, 1000), help=f"Plays each file so often. Default: 1, in real time {REAL_TRIES}."
 )
 def replay(files: tuple[Path, ...], tries: int | None, **values: Any) -> int:
     """Plays the schedules of replay files again and says whether their rules are still violated."""
@@ -256,8 +256,9 @@ def replay_one(path: Path, kept: Replay, target: Target, broker: Broker, tries: 
     from contract.explore import replay as play_again
     from contract.judge import headline
     from contract.reports import text
+    from contract.targets import deterministic
 
-    count = tries or (1 if broker.url is None else REAL_TRIES)
+    count = tries or (1 if deterministic(target) else REAL_TRIES)
     played = play_again(kept.schedule, target, seed=kept.seed, tries=count, rule=kept.rule)
     first = headline(played.judgement)
     own = next((rule for rule in played.judgement.rules if rule.rule == kept.rule), None)

@@ -11,12 +11,36 @@ from pathlib import Path
 
 import msgspec
 
-from contract.history import AckCall, Call, History, Invoke, PopCall, PopResult, PushCall, Return
+from contract.history import (
+    BY_ANOTHER_LANE,
+    AckCall,
+    Call,
+    Fault,
+    History,
+    Invoke,
+    Note,
+    PhaseEnd,
+    PopCall,
+    PopResult,
+    PushCall,
+    Return,
+)
 from contract.judge import headline, judge
 from contract.shrink import Leaf, places, shrink, shrink_side_by_side, without
-from contract.targets import Target
+from contract.targets import Target, deterministic
 from contract.verdicts import Judgement, Violation
-from strategies.schedule import Ack, Extend, Pop, Schedule, Storm, request_of
+from strategies.schedule import (
+    Ack,
+    Extend,
+    KillBroker,
+    PauseBroker,
+    Pop,
+    RestartBroker,
+    Schedule,
+    Step,
+    Storm,
+    request_of,
+)
 
 CONFIRMATIONS = 3
 """How often a minimal schedule is played again where a broker need not do the same twice."""
@@ -102,12 +126,13 @@ def investigate(
     """Makes the schedule small, confirms it and says what it shows.
 
     A candidate counts when the headline of its history is one of the rules that the found history violates; rules in
-    `aside` count for nothing. In virtual time one play confirms; else the minimal schedule is played three times.
+    `aside` count for nothing. Where a target does the same each time one play confirms; else the minimal schedule is
+    played three times.
     """
     minimiser = _Minimiser(found, target, frozenset(aside), seed)
     limit_s = shrink_s if shrink_s is not None else SHRINK_S if target.profile.virtual_time else REAL_SHRINK_S
     minimal = minimiser.minimal(limit_s)
-    tries = 1 if target.profile.virtual_time else CONFIRMATIONS
+    tries = 1 if deterministic(target) else CONFIRMATIONS
     played = minimiser.play([minimal] * tries, [history_path] + [None] * (tries - 1))
     failing = [one for one in played if minimiser.counts(one[1])]
     seen = len(failing)
@@ -148,22 +173,35 @@ class _Minimiser:
     def play(
         self, schedules: Sequence[Schedule], paths: Sequence[Path | None] | None = None
     ) -> list[tuple[History, Judgement]]:
-        histories = self._target.play_many(schedules, seed=self._seed, paths=paths)
-        return [(history, judge(history, self._target.profile)) for history in histories]
+        places = paths or [None] * len(schedules)
+        histories = self._target.play_many(schedules, seed=self._seed, paths=places)
+        return [
+            self._judged(schedule, history, path)
+            for schedule, history, path in zip(schedules, histories, places, strict=True)
+        ]
+
+    def _judged(self, schedule: Schedule, history: History, path: Path | None) -> tuple[History, Judgement]:
+        """A failure counts for its own schedule: what other lanes did to the broker may have caused it."""
+        judgement = judge(history, self._target.profile)
+        if self.counts(judgement) and any(_foreign(event) for event in history.events):
+            history = self._target.play(schedule, seed=self._seed, path=path)
+            judgement = judge(history, self._target.profile)
+        return history, judgement
 
     def minimal(self, limit_s: float) -> Schedule:
         lanes = lanes_of(self._target)
-        guesses = list(_guesses(self._found))
+        whole = with_faults_of_others(self._found)
+        guesses = list(_guesses(self._found)) if whole == self._found.schedule else []
         if lanes == 1:
             return shrink(
-                self._found.schedule,
+                whole,
                 lambda schedule: self._which_fail([schedule])[0],
                 deadline_s=limit_s,
                 attempts=SHRINK_ATTEMPTS,
                 guesses=guesses,
             )
         return shrink_side_by_side(
-            self._found.schedule,
+            whole,
             self._which_fail,
             lanes=lanes,
             deadline_s=limit_s,
@@ -178,6 +216,42 @@ class _Minimiser:
 def lanes_of(target: Target) -> int:
     """How many schedules the target plays side by side."""
     return int(getattr(target, "lanes", 1))
+
+
+# What other lanes did to the broker -------------------------------------------------------------------------------
+
+
+def with_faults_of_others(found: Found) -> Schedule:
+    """The schedule with what other lanes did to the broker between its steps, so that it can be played alone."""
+    inserted: dict[int, list[Step]] = {}
+    begun = paused_us = 0
+    for event in found.history.events:
+        if isinstance(event, PhaseEnd):
+            break  # after the steps the broker is only waited for
+        if isinstance(event, Invoke | Fault | Note) and event.step:
+            begun = max(begun, int(event.step.partition(".")[0]))
+        if not _foreign(event):
+            continue
+        assert isinstance(event, Fault)
+        there = inserted.setdefault(begun, [])
+        if event.what == "kill":
+            there.append(KillBroker())
+        elif event.what == "stop":
+            there.append(RestartBroker())
+        elif event.what == "pause":
+            paused_us = event.at_us
+        elif event.what == "resume":
+            there.append(PauseBroker((event.at_us - paused_us) // 1000))
+    if not inserted:
+        return found.schedule
+    steps = list(inserted.get(0, ()))
+    for number, step in enumerate(found.schedule.steps, 1):
+        steps += [step, *inserted.get(number, ())]
+    return msgspec.structs.replace(found.schedule, steps=tuple(steps))
+
+
+def _foreign(event: object) -> bool:
+    return isinstance(event, Fault) and event.detail == BY_ANOTHER_LANE
 
 
 # Where to begin: the part of the schedule that the violation is about ---------------------------------------------

@@ -229,6 +229,10 @@ class Fault(msgspec.Struct, frozen=True, tag="fault", tag_field="kind"):
     step: str = ""
 
 
+BY_ANOTHER_LANE = "by another lane"
+"""`Fault.detail` of what was done to a broker that several lanes share, in the histories of the other lanes."""
+
+
 class Note(msgspec.Struct, frozen=True, tag="note", tag_field="kind"):
     """Something that happened to the run itself: a step that was a no-op, a stall of the event loop."""
 

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from contract import replay_file
-from contract.broker_options import Broker
+from contract.broker_options import Broker, one_broker
 from contract.errors import CouldNotJudge
 from contract.explore import SPARE, Exploration, Run, features_of, seed_of
 from contract.finding import Failure, Found, investigate, lanes_of
@@ -69,6 +69,8 @@ class Plan:
     history_dir: Path | None = None
     failures_dir: Path = Path("failures")
     url: str | None = None
+    command: str | None = None
+    app: str | None = None
     token: str | None = None
     engine: str | None = None
 
@@ -78,10 +80,11 @@ class Plan:
 
     def broker(self) -> Broker:
         """The options of the command line that choose the same target."""
-        if self.url is not None and self.engine is not None:
-            raise CouldNotJudge(f"--broker-engine {self.engine!r} and --broker-url {self.url!r} exclude each other")
+        one_broker(url=self.url, command=self.command, app=self.app, engine=self.engine)
         return Broker(
             url=self.url,
+            command=self.command,
+            app=self.app,
             token=self.token,
             headers=(),
             path_prefix="",

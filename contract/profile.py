@@ -93,8 +93,8 @@ QUEEN_1_DEVIATIONS = (
         Deviation(
             rule,
             "wildcard-overlooks",
-            "a wildcard pop that does not wait may answer 204 right after another pop of its group; the message comes"
-            " to the next one",
+            "may answer 204 to a wildcard pop that does not wait while another partition of the queue is leased, though"
+            " a free one has messages; they come to a later pop",
         )
         for rule in MUST_COME
     ),

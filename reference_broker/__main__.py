@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import fcntl
+import importlib
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from typing import NoReturn
 import uvicorn
 
 from reference_broker.app import Broker, create_app
+from reference_broker.engine import Engine
 from reference_broker.storage import StorageError
 
 COULD_NOT_START = 2
@@ -50,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_only_broker_of(asked.data))
-            broker = create_app(asked.data)
+            broker = create_app(asked.data, engine=asked.engine)
             stack.callback(broker.close)
             listener = stack.enter_context(_listener(asked.host, asked.port))
         except StorageError as error:
@@ -70,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, required=True, help="directory of its storage; made if it is not there")
     parser.add_argument("--port", type=_port, default=0, help="port to listen on; 0 (the default) takes a free one")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; default 127.0.0.1")
+    # For tests of those who judge brokers: an engine with a defect, as "package.module:Class".
+    parser.add_argument("--engine", type=_engine, default=Engine, help=argparse.SUPPRESS)
     return parser
 
 
@@ -77,6 +81,17 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= 65_535):
         raise argparse.ArgumentTypeError(f"{text!r} is not a port, which is a number from 0 to 65535")
     return int(text)
+
+
+def _engine(text: str) -> type[Engine]:
+    module, _, name = text.partition(":")
+    try:
+        engine = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be loaded: {error}") from error
+    if not (isinstance(engine, type) and issubclass(engine, Engine)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no engine, which is a subclass of reference_broker.Engine")
+    return engine
 
 
 @contextlib.contextmanager

@@ -649,16 +649,21 @@ class _Drawer:
         return [push, first, extend, wait, *again]
 
     def _spent(self, stream: _Stream) -> list[Step]:
-        """One message fails or is handed back several times in a row."""
+        """One message fails, is handed back or runs out several times in a row, and fails at last."""
         lane, steps = self._stocked(stream, 1)
         limit = 1 + stream.below(2)
         if "configure" in self._kinds and self._steps:
             steps.append(Configure(retry_limit=limit))
         for _ in range(limit + 1 + stream.below(2)):
             pop = self._pop(stream, lane, partition=lane[1], partitions=1, auto_ack=False, wait_ms=0)
-            status: Status = stream.one(("failed", "failed", "failed", "retry"))
-            steps += [pop, self._acked(pop.label, (AckItem(status=status),), stream)]
-        return steps
+            steps.append(pop)
+            if stream.chance(40):
+                steps.append(self._past_the_lease(pop, stream))
+            else:
+                status: Status = stream.one(("failed", "failed", "retry"))
+                steps.append(self._acked(pop.label, (AckItem(status=status),), stream))
+        last = self._pop(stream, lane, partition=lane[1], partitions=1, auto_ack=False, wait_ms=0)
+        return [*steps, last, self._acked(last.label, (AckItem(status="failed"),), stream)]
 
     def _mixed(self, stream: _Stream) -> list[Step]:
         """One ack of several messages, with several statuses."""
@@ -696,13 +701,14 @@ class _Drawer:
         if "parallel" not in self._kinds:
             return [self._push(stream)]
         lane = stream.below(len(self._groups)), stream.below(self._partitions)
-        pushes = [Push(items=(Item(partition=lane[1]),), jitter=1 + stream.below(_JITTERS)) for _ in range(2)]
-        for push in pushes:
-            self._sketch.push(push.items)
+        items = (Item(partition=lane[1]),)
+        slow = Push(items=items, jitter=1 + stream.below(_JITTERS))
+        fast = Push(items=items, jitter=self._jitter(stream))
+        self._sketch.push(items + items)
         pop = self._pop(stream, lane, partition=lane[1], partitions=1, jitter=0)
         ack = msgspec.structs.replace(self._acked(pop.label, (AckItem(message=9),), stream), lease="right")
         reader: tuple[LaneStep, ...] = (pop, ack)
-        return [Parallel(lanes=((pushes[0],), (pushes[1], *reader)))]
+        return [Parallel(lanes=((slow,), (fast, *reader)))]
 
     def _same_key(self, stream: _Stream) -> list[Step]:
         """An id is pushed again after its message was read."""

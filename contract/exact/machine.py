@@ -314,7 +314,8 @@ class Machine:
             return None
         stored = self.puzzle.acts[entry.act]
         assert isinstance(stored, Store)
-        if not same_value(stored.payload, result.payloads[at]):
+        minted = stored.sent_id is None and result.transaction_ids[at] != message_id
+        if minted or not same_value(stored.payload, result.payloads[at]):
             return None
         return Entry(entry.act, message_id, result.transaction_ids[at])
 
@@ -462,13 +463,13 @@ class Machine:
         return True
 
     def _repeats(self, act: Settle, item: int, done: int) -> bool:
-        """Whether the same item was settled under the same lease by a call that acted before."""
-        asked = (act.transaction_ids[item], act.words[item])
+        """Whether the same ack acted before and was answered so: then it may be answered the same way again."""
         return any(
             done >> index & 1
             and isinstance(other, Settle)
             and (other.group, other.partition, other.lease_id) == (act.group, act.partition, act.lease_id)
-            and asked in zip(other.transaction_ids, other.words, strict=True)
+            and (other.transaction_ids, other.words) == (act.transaction_ids, act.words)
+            and (other.flags is None or other.flags[item].success)
             for index, other in enumerate(self.puzzle.acts)
         )
 
@@ -533,14 +534,10 @@ class Machine:
         """The reader after an outcome, its lease released or kept as the answer says."""
         key = (act.group, act.partition)
         reader = state.readers[key]._replace(cursor=outcome.cursor, failures=outcome.failures)
-        released = {outcome.release}
-        if act.lease_id is None and outcome.release:
-            released.add(False)  # an ack without a lease may leave that of another worker alone
         for place, flag in zip(meant, act.flags or (), strict=False):
-            if place is not None and place >= 0 and flag.success and flag.released is not None:
-                released &= {flag.released}
-        for gone in released:
-            yield state.with_reader(key, reader._replace(lease=None) if gone else reader)
+            if place is not None and place >= 0 and flag.success and flag.released not in (None, outcome.release):
+                return
+        yield state.with_reader(key, reader._replace(lease=None) if outcome.release else reader)
 
     def _answer_fits(
         self, act: Settle, meant: tuple[int | None, ...], outcome: Outcome | None, files: bool
@@ -553,9 +550,11 @@ class Machine:
                 if flag.success != (place is not None and word == "completed"):
                     return False
                 continue
-            judged = word == "failed" and len(act.words) == 1 and files
-            misfiled = judged and flag.dead_lettered != (place in outcome.filed)
-            if misfiled or flag.noop or (not flag.success and place not in outcome.idle):
+            filed = place in outcome.filed
+            silent = filed and not flag.dead_lettered and len(act.words) == 1 and files
+            if word == "failed" and (silent or (flag.dead_lettered and not filed)):
+                return False
+            if flag.noop or (not flag.success and place not in outcome.idle):
                 return False
         return True
 

@@ -1,7 +1,9 @@
-"""Where schedules are played: the reference broker in virtual time, or a broker behind a URL."""
+"""Where schedules are played: in virtual time in this process, by a command, or on a broker behind a URL."""
 
+from contract.targets.app import App
+from contract.targets.command import Command
 from contract.targets.simulated import Simulated
-from contract.targets.target import BROKER_FAULTS, REQUEST_FAULTS, Target
+from contract.targets.target import BROKER_FAULTS, REQUEST_FAULTS, Target, deterministic
 from contract.targets.url import Url
 
-__all__ = ["BROKER_FAULTS", "REQUEST_FAULTS", "Simulated", "Target", "Url"]
+__all__ = ["BROKER_FAULTS", "REQUEST_FAULTS", "App", "Command", "Simulated", "Target", "Url", "deterministic"]

@@ -279,8 +279,8 @@ def load_factory(name: str) -> Factory:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise CouldNotJudge(f"{name!r} names no factory; give one like package.module:factory")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     try:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
@@ -325,13 +325,13 @@ class _Place:
         def now_us() -> int:
             return 0 if self.loop is None else self.loop.now_us
 
-        clocks: dict[str, Callable[[], float]] = {
-            "time": lambda: START_MS / 1000 + now_us() / 1_000_000,
-            "time_ns": lambda: START_MS * 1_000_000 + now_us() * 1000,
-            "monotonic": lambda: 1000.0 + now_us() / 1_000_000,
-            "monotonic_ns": lambda: 1_000_000_000_000 + now_us() * 1000,
-        }
-        with mock.patch.multiple(time, **clocks):
+        with mock.patch.multiple(
+            time,
+            time=lambda: START_MS / 1000 + now_us() / 1_000_000,
+            time_ns=lambda: START_MS * 1_000_000 + now_us() * 1000,
+            monotonic=lambda: 1000.0 + now_us() / 1_000_000,
+            monotonic_ns=lambda: 1_000_000_000_000 + now_us() * 1000,
+        ):
             yield
 
 

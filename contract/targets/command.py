@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -52,10 +52,24 @@ class Command(Url):
 
     faults = REQUEST_FAULTS | PROCESS_FAULTS
 
-    def __init__(self, command: str, *, lanes: int = 16, timeout_s: float = 35.0, path_prefix: str = "") -> None:
+    def __init__(
+        self,
+        command: str,
+        *,
+        lanes: int = 16,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        path_prefix: str = "",
+        timeout_s: float = 35.0,
+    ) -> None:
         words = _words(command)
         super().__init__(
-            f"http://{HERE}:{free_port()}", lanes=lanes, timeout_s=timeout_s, path_prefix=path_prefix
+            f"http://{HERE}:{free_port()}",
+            lanes=lanes,
+            token=token,
+            headers=headers,
+            path_prefix=path_prefix,
+            timeout_s=timeout_s,
         )
         self.command = command
         port = httpx.URL(self._url).port
@@ -158,7 +172,7 @@ class _CommandSession(Session):
         """Records in the other lanes what this one is about to do."""
         for other, (recorder, now_us) in self.playing.items():
             if other != lane:
-                recorder.add(history.Fault(now_us(), what, "by another lane"))
+                recorder.add(history.Fault(now_us(), what, history.BY_ANOTHER_LANE))
 
     def died(self) -> None:
         """The process was reaped, so nothing that was sent to it can act any more, where the profile says so."""

@@ -22,6 +22,11 @@ BROKER_FAULTS = _tags(BrokerFault)
 """Tags of what can be done to a broker only where it can be reached other than by its clients."""
 
 
+def deterministic(target: Target) -> bool:
+    """Whether the target does the same each time: an attribute of its own says so, else whether its time is virtual."""
+    return bool(getattr(target, "deterministic", target.profile.virtual_time))
+
+
 class Target(Protocol):
     """A broker that schedules can be played against."""
 

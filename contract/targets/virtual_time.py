@@ -126,6 +126,9 @@ def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, _T]], *, patience_s: C
     loop = VirtualLoop(patience_s=patience_s)
     try:
         return loop.run_until_complete(main(loop))
+    except (KeyboardInterrupt, SystemExit):  # raised again here; the task in which it came need not report it, too
+        loop.set_exception_handler(lambda *_: None)
+        raise
     finally:
         _close(loop)
 
