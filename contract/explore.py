@@ -28,6 +28,7 @@ from contract.targets import Target
 from contract.verdicts import RuleVerdict
 from strategies.draw import BROKER_FAULTS, FAULTS, KINDS, WORKLOADS, Features
 from strategies.draw import schedules as drawn_schedules
+from strategies.draw import storms
 from strategies.schedule import Schedule, to_json
 
 __all__ = [
@@ -69,6 +70,9 @@ FRUITLESS_ROUNDS = 50
 SPARE = 5
 """Draws beyond what is needed: Hypothesis begins each round with the same plain draw, and may repeat itself."""
 
+SHARED_BROKER_FAULTS_PERCENT = 15
+"""Schedules with faults of the broker, where they keep all lanes waiting."""
+
 PLAYS_PER_LANE = 2
 """Schedules that are drawn for each lane at once, so that a lane that is done early has more to do."""
 
@@ -109,17 +113,18 @@ def explore(
     workloads: Sequence[str] = MIX,
     saved: Sequence[Schedule] = (),
     so_far: Callable[[Exploration], None] | None = None,
+    enough: Callable[[Failure], bool] | None = None,
 ) -> Exploration:
     """Draws and plays schedules until `schedules` were played or `max_time_s` has passed, and judges them all.
 
     `saved` schedules are played before anything is drawn, and count. With `history_dir` each history is written there
-    as "1.jsonl", "2.jsonl", ... while it happens. `so_far` gets what was found when the run is cut short. Raises
-    `CouldNotJudge` where the target cannot be reached, and `ValueError` where neither limit is given.
+    as "1.jsonl", "2.jsonl", ... while it happens. `so_far` gets what was found when the run is cut short. `enough` is
+    asked after each failure and ends the run when it says so. Raises `CouldNotJudge` where the target cannot be reached, and `ValueError` where neither limit is given.
     """
     if schedules is None and max_time_s is None:
         raise ValueError("an exploration needs an end: give schedules or max_time_s")
     run = Run(target, seed=seed, schedules=schedules, max_time_s=max_time_s, history_dir=history_dir)
-    explorer = _Explorer(run, progress)
+    explorer = _Explorer(run, progress, enough)
     try:
         explorer.play_all(saved)
         number = 0
@@ -142,7 +147,11 @@ def features_of(target: Target) -> Features:
     """
     virtual = target.profile.virtual_time
     missing = (FAULTS | BROKER_FAULTS) - target.faults | ({"storm"} if virtual else frozenset())
-    return Features(kinds=KINDS - missing, short_waits=not virtual)
+    return Features(
+        kinds=KINDS - missing,
+        short_waits=not virtual,
+        broker_faults_percent=100 if lanes_of(target) == 1 else SHARED_BROKER_FAULTS_PERCENT,
+    )
 
 
 def seed_of(*parts: object) -> int:
@@ -239,10 +248,17 @@ class Run:
 class _Explorer:
     """Rounds of drawing and playing, with the rules that were found set aside."""
 
-    def __init__(self, run: Run, progress: Callable[[Progress], None] | None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        progress: Callable[[Progress], None] | None,
+        enough: Callable[[Failure], bool] | None = None,
+    ) -> None:
         self.failures: list[Failure] = []
         self._run = run
         self._progress = progress
+        self._enough = enough
+        self._done = False
         self._aside: set[str] = set()
         self._known: set[bytes] = set()
         self._fruitless = 0
@@ -251,7 +267,7 @@ class _Explorer:
     @property
     def over(self) -> bool:
         """Whether the budget is used up, or nothing new can be drawn."""
-        return self._run.over or self._fruitless >= FRUITLESS_ROUNDS
+        return self._done or self._run.over or self._fruitless >= FRUITLESS_ROUNDS
 
     def round(self, strategy: st.SearchStrategy[Schedule], *, seed: int) -> None:
         """Draws and plays up to one round of schedules."""
@@ -260,7 +276,10 @@ class _Explorer:
             self._draw(strategy, seed, self._run.left(ROUND), self._play_drawn)
         else:
             batch: list[Schedule] = []
-            self._draw(strategy, seed, self._run.left(lanes * PLAYS_PER_LANE), batch.append)
+            features = features_of(self._run.target)
+            if "storm" in features.kinds:
+                self._draw(storms(features=features), seed, self._run.left(1), batch.append)
+            self._draw(strategy, seed, self._run.left(lanes * PLAYS_PER_LANE) - len(batch), batch.append)
             self.play_all(batch)
         if self._error is not None:
             raise self._error
@@ -287,7 +306,7 @@ class _Explorer:
         def draw(schedule: Schedule) -> None:
             nonlocal used
             text = to_json(schedule)
-            if used < count and self._error is None and not self._run.over and text not in self._known:
+            if used < count and self._error is None and not self.over and text not in self._known:
                 self._known.add(text)
                 used += 1
                 use(schedule)
@@ -319,6 +338,7 @@ class _Explorer:
         )
         self.failures.append(failure)
         self._aside.update((failure.violation.rule, *failure.also))
+        self._done = self._enough is not None and self._enough(failure)
 
     def _report(self, doing: str) -> None:
         if self._progress is not None:

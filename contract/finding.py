@@ -31,6 +31,7 @@ from contract.targets import Target, deterministic
 from contract.verdicts import Judgement, Violation
 from strategies.schedule import (
     Ack,
+    BrokerFault,
     Extend,
     KillBroker,
     PauseBroker,
@@ -39,6 +40,7 @@ from strategies.schedule import (
     Schedule,
     Step,
     Storm,
+    flatten,
     request_of,
 )
 
@@ -48,6 +50,9 @@ CONFIRMATIONS = 3
 SHRINK_S = 30.0
 REAL_SHRINK_S = 25.0
 """How long one failure may be made smaller, in virtual and in real time."""
+
+DISTURBING_LANES = 4
+"""Candidates that are tried at once where each does something to the broker that they share."""
 
 SHRINK_ATTEMPTS = 1_000
 """Plays that it may take. In virtual time this limit comes first, so that a seed decides everything."""
@@ -191,6 +196,8 @@ class _Minimiser:
     def minimal(self, limit_s: float) -> Schedule:
         lanes = lanes_of(self._target)
         whole = with_faults_of_others(self._found)
+        if any(isinstance(leaf, BrokerFault) or _kills(leaf) for leaf in flatten(whole.steps)):
+            lanes = min(lanes, DISTURBING_LANES)
         guesses = list(_guesses(self._found)) if whole == self._found.schedule else []
         if lanes == 1:
             return shrink(
@@ -211,6 +218,10 @@ class _Minimiser:
 
     def _which_fail(self, schedules: Sequence[Schedule]) -> list[bool]:
         return [self.counts(judgement) for _, judgement in self.play(schedules)]
+
+
+def _kills(leaf: Leaf) -> bool:
+    return isinstance(leaf, Storm) and leaf.kill_at is not None
 
 
 def lanes_of(target: Target) -> int:

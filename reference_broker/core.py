@@ -87,6 +87,7 @@ class Core:
     def recover_on_start(self) -> None:
         """Takes up what an earlier engine left on this storage. Committed state is complete, so little is to do."""
         self.storage.rollback()
+        self.storage.refuse_writes(0)  # the fault belongs to the process that is gone
         (self.turn,) = self.storage.execute("SELECT coalesce(max(served), 0) FROM cursors").fetchone()
 
     async def checkpoint(self, name: str) -> None:

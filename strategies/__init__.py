@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 from strategies.schedule import Schedule, from_json, to_json
 
 if TYPE_CHECKING:
-    from strategies.draw import WORKLOADS, Features, Weights, acks, anything, groups, order, redelivery, schedules
+    from strategies.draw import (
+        WORKLOADS,
+        Features,
+        Weights,
+        acks,
+        anything,
+        groups,
+        order,
+        redelivery,
+        schedules,
+        storms,
+    )
 
 __all__ = [
     "WORKLOADS",
@@ -25,6 +36,7 @@ __all__ = [
     "order",
     "redelivery",
     "schedules",
+    "storms",
     "to_json",
 ]
 

@@ -74,10 +74,13 @@ class Features:
     """What the target can do. `kinds` are tags of steps; a kind that is missing is never drawn.
 
     `short_waits` is for targets where waiting costs real time: leases of 1 s mostly and no long delays.
+    `broker_faults_percent` of the schedules may do something to the broker itself, which is dear where it keeps others
+    waiting.
     """
 
     kinds: frozenset[str] = KINDS
     short_waits: bool = False
+    broker_faults_percent: int = 100
 
     def without(self, *kinds: str) -> Features:
         """The same target without some kinds of steps."""
@@ -264,6 +267,31 @@ def acks(*, features: Features | Callable[[], Features] = Features()) -> st.Sear
 def anything(*, features: Features | Callable[[], Features] = Features()) -> st.SearchStrategy[Schedule]:
     """Some of everything."""
     return schedules(ANY, features=features)
+
+
+_STORM_PUSHES = (200, 400, 800)
+_SIMULATED_STORM_PUSHES = (50, 100, 200)
+
+
+@st.composite
+def storms(draw: st.DrawFn, *, features: Features | Callable[[], Features] = Features()) -> Schedule:
+    """One storm that is big enough for races of a millisecond, and seldom anything beside it."""
+    able = features() if callable(features) else features
+    stream = _Stream(draw(_WORLDS), position=0)
+    group = Group(name="g0", mode=stream.one(("all", "all", "new"))) if stream.chance(70) else Group()
+    partitions = stream.one((1, 1, 1, 2, 3))
+    kills = "kill-broker" in able.kinds and stream.chance(able.broker_faults_percent // 3)
+    storm = Storm(
+        pushers=2 + stream.below(4),
+        consumers=1 + stream.below(3),
+        operations=stream.one(_STORM_PUSHES if able.short_waits else _SIMULATED_STORM_PUSHES),
+        partitions=partitions,
+        batch=stream.one((1, 2, 5, 10, 100)),
+        named=stream.chance(50),
+        kill_at=stream.one((20, 50, 90)) if kills else None,
+        jitter=1 + stream.below(_JITTERS),
+    )
+    return Schedule(steps=(storm,), partitions=partitions, groups=(group,))
 
 
 _T = TypeVar("_T")
@@ -472,6 +500,9 @@ class _Drawer:
     def __init__(self, stream: _Stream, weights: Weights, features: Features) -> None:
         self._weights = weights
         self._short = features.short_waits
+        spared = features.broker_faults_percent
+        if spared < 100 and not stream.chance(spared):
+            features = features.without(*BROKER_FAULTS)
         least, most = weights.lengths
         self.left = least + stream.below(most - least + 1)
         self._partitions = min(1 + stream.weighted(_sums(weights.partitions)), MAX_PARTITIONS)
@@ -632,6 +663,13 @@ class _Drawer:
         late = msgspec.structs.replace(late, lease=stream.one(("newest", "newest", "none", "right")))
         return [*steps, first, wait, second, late]
 
+    def _outside(self, stream: _Stream) -> list[Step]:
+        """A message that the leased batch leaves out is acked under its lease."""
+        lane, steps = self._stocked(stream, 2)
+        pop = self._pop(stream, lane, partition=lane[1], partitions=1, batch=1, auto_ack=False)
+        ack = Ack(pop=pop.label, items=(AckItem(status=self._status(stream), outside=True),), batch=stream.chance(40))
+        return [*steps, pop, ack]
+
     def _extended(self, stream: _Stream) -> list[Step]:
         """A lease, over several partitions where there are some, is extended before its first end, or after it."""
         group = stream.below(len(self._groups))
@@ -649,21 +687,37 @@ class _Drawer:
         return [push, first, extend, wait, *again]
 
     def _spent(self, stream: _Stream) -> list[Step]:
-        """One message fails, is handed back or runs out several times in a row, and fails at last."""
-        lane, steps = self._stocked(stream, 1)
-        limit = 1 + stream.below(2)
-        if "configure" in self._kinds and self._steps:
+        """One message, or two of one call, fail, are handed back or run out several times in a row, and fail at last."""
+        count = 1 + stream.below(2)
+        lane, steps = self._stocked(stream, count)
+        limit = stream.below(3)
+        if "configure" in self._kinds:
             steps.append(Configure(retry_limit=limit))
-        for _ in range(limit + 1 + stream.below(2)):
-            pop = self._pop(stream, lane, partition=lane[1], partitions=1, auto_ack=False, wait_ms=0)
+        fixed: dict[str, Any] = {"partition": lane[1], "partitions": 1, "auto_ack": False, "wait_ms": 0}
+        for _ in range(limit + stream.below(3)):
+            pop = self._pop(stream, lane, **fixed)
             steps.append(pop)
             if stream.chance(40):
                 steps.append(self._past_the_lease(pop, stream))
             else:
                 status: Status = stream.one(("failed", "failed", "retry"))
-                steps.append(self._acked(pop.label, (AckItem(status=status),), stream))
-        last = self._pop(stream, lane, partition=lane[1], partitions=1, auto_ack=False, wait_ms=0)
+                items = tuple(AckItem(message=index, status=status) for index in range(count))
+                steps.append(self._acked(pop.label, items, stream))
+        last = self._pop(stream, lane, **fixed)
         return [*steps, last, self._acked(last.label, (AckItem(status="failed"),), stream)]
+
+    def _abandoned(self, stream: _Stream) -> list[Step]:
+        """A pop parks, its client leaves, and long after that a message comes."""
+        if "drop-connection" not in self._kinds:
+            return [self._push(stream)]
+        lane = stream.below(len(self._groups)), stream.below(self._partitions)
+        rest = self._pop(stream, lane, partition=lane[1], partitions=1, batch=100, auto_ack=True, wait_ms=0)
+        parked = self._pop(stream, lane, partition=lane[1], partitions=1, auto_ack=False, wait_ms=4000)
+        wait = Advance(ms=stream.one((600, 1100, 2200)))
+        push = Push(items=(Item(partition=lane[1]),))
+        self._sketch.push(push.items)
+        late = self._pop(stream, lane, partition=lane[1], partitions=1, wait_ms=0)
+        return [rest, DropConnection(parked, ms=1 + stream.below(10)), wait, push, late]
 
     def _mixed(self, stream: _Stream) -> list[Step]:
         """One ack of several messages, with several statuses."""
@@ -944,4 +998,6 @@ _IDIOMS: tuple[Callable[[_Drawer, _Stream], list[Step]], ...] = (
     _Drawer._woken,
     _Drawer._overtaken,
     _Drawer._same_key,
+    _Drawer._abandoned,
+    _Drawer._outside,
 )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from contract.checks.facts import Facts
 from contract.checks.model import Model, ReaderModel
+from contract.checks.options import possible_values
 from contract.checks.readers import Ack, AckedItem
 from contract.checks.report import Report, line_of
 from contract.history import ConfigureCall
@@ -27,21 +28,7 @@ def check(model: Model, report: Report) -> None:
     """Files one violation for each answer that does not fit the count."""
     for reader_model in model.readers.values():
         if reader_model.reader.acks:
-            limits = retry_limits(model.facts, reader_model.reader.queue, model.profile.retry_limit)
-            files = dead_letters_on(model.facts, reader_model.reader.queue)
-            _Counter(model, reader_model, report, limits, files).run()
-
-
-def retry_limits(facts: Facts, queue: str, default: int) -> tuple[int, int]:
-    """Lowest and highest retry limit that may be in force."""
-    limits = {default}
-    for call in facts.configures:
-        request = call.request
-        assert isinstance(request, ConfigureCall)
-        limit = request.options.get("retryLimit")
-        if request.queue == queue and not call.refused and isinstance(limit, int):
-            limits.add(limit)
-    return min(limits), max(limits)
+            _Counter(model, reader_model, report).run()
 
 
 def dead_letters_on(facts: Facts, queue: str) -> bool:
@@ -54,15 +41,19 @@ def dead_letters_on(facts: Facts, queue: str) -> bool:
     return True
 
 
+def retry_limits(model: Model, queue: str, ack: Ack) -> tuple[int, int]:
+    """Lowest and highest retry limit that may be in force while an ack acts."""
+    values = possible_values(model.facts, queue, "retryLimit", model.profile.retry_limit, ack.call)
+    limits = [value for value in values if isinstance(value, int)]
+    return min(limits), max(limits)
+
+
 class _Counter:
     """Counts the failures of one reader: as many as possible, and as many as certain."""
 
-    def __init__(
-        self, model: Model, reader_model: ReaderModel, report: Report, limits: tuple[int, int], files: bool
-    ) -> None:
+    def __init__(self, model: Model, reader_model: ReaderModel, report: Report) -> None:
         self.model, self.reader_model, self.report = model, reader_model, report
-        self.lowest, self.highest = limits
-        self.files = files
+        self.files = dead_letters_on(model.facts, reader_model.reader.queue)
         self.most = self.least = self.retries = 0
         self.restarts = model.facts.restarts
 
@@ -94,14 +85,15 @@ class _Counter:
         filed = any(item.dead_lettered for item in failed)
         if not all(item.done for item in failed) or not (filed or alone):
             return
+        lowest, highest = retry_limits(self.model, self.reader_model.reader.queue, ack)
         self.report.compared[SPENT] += 1
         if self.retries:
             self.report.compared[RETRY] += 1
-        if filed and self.most <= self.lowest:
-            rule = RETRY if self.most + self.retries > self.lowest else SPENT
-            self._file(rule, ack, f"failure {self.most} of {self.lowest} comes back", "it was dead-lettered")
-        elif not filed and self.files and self.least + 1 > self.highest:
-            expected = f"failure {self.least + 1} is dead-lettered: the limit is {self.highest}"
+        if filed and self.most <= lowest:
+            rule = RETRY if self.most + self.retries > lowest else SPENT
+            self._file(rule, ack, f"failure {self.most} of {lowest} comes back", "it was dead-lettered")
+        elif not filed and self.files and self.least + 1 > highest:
+            expected = f"failure {self.least + 1} is dead-lettered: the limit is {highest}"
             self._file(SPENT, ack, expected, "it was answered without dlq")
 
     def _reset(self, ack: Ack, failed: list[AckedItem]) -> None:

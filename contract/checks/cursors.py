@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 
 from contract.checks.facts import NEVER, Call, Facts, Message, PhaseSpan, Run
 from contract.checks.leases import Lease
+from contract.checks.options import possible_values
 from contract.checks.readers import Ack, AckedItem, Reader
 from contract.checks.starts import Start
 from contract.checks.stored_order import BEYOND, OLDEST, Log, comparable, fragment
-from contract.history import ConfigureCall, PopCall
+from contract.history import PopCall
 from contract.profile import Profile
 
 DEFAULT_BATCH = 200
@@ -121,6 +122,7 @@ class _Cursor:
     def __init__(self, log: Log, start: Start) -> None:
         self.log = log
         self.base = start.high
+        self.base_call: Call | None = None
         self.effects: list[Effect] = []
         self.moved = False
         self.low_moments: list[int] = []
@@ -163,7 +165,10 @@ class _Cursor:
 
     def settle(self, call: Call, start: int) -> None:
         """A run that starts at `start` was taken by `call`."""
-        self.base = start - 1
+        if self.base_call is not None:  # the run before may have been taken after this one
+            before = self.base_call
+            self.effects.append(Effect(before, self.base, before.returned, before.returned_us))
+        self.base, self.base_call = start - 1, call
         self.effects = [effect for effect in self.effects if not effect.over_before(call)]
         self.raise_low(call.returned, start - 1)
 
@@ -188,14 +193,14 @@ def trace_cursor(
     batches: dict[str | None, list[Run]] = {}
     for run in reader.runs:
         batches.setdefault(run.lease_id, []).append(run)
-    retry_limit = _lowest_retry_limit(facts, reader.queue, profile)
     own: dict[int, Effect] = {}
     failures = 0
     troubled = False
     for moment, what, thing in _moments(facts, reader):
         if what == "ack" and isinstance(thing, Ack):
             failures += any(item.fails and item.may_have_acted for item in thing.items)
-            effect = _ack_effect(thing, log, failures > retry_limit, lease_end_us)
+            spent = failures > _lowest_retry_limit(facts, reader.queue, thing, profile)
+            effect = _ack_effect(thing, log, spent, lease_end_us)
             if effect is not None:
                 cursor.add(effect)
                 own[id(thing)] = effect
@@ -206,7 +211,8 @@ def trace_cursor(
             if committed is not None:
                 cursor.raise_low(moment, committed)
                 trace.certain.append(_commit(moment, committed, thing, log, batches.get(thing.lease_id, ())))
-            trace.stops.extend(_stops(moment, thing, log, failures > retry_limit))
+            spent = failures > _lowest_retry_limit(facts, reader.queue, thing, profile)
+            trace.stops.extend(_stops(moment, thing, log, spent))
         elif what == "autoAck" and isinstance(thing, Run):
             cursor.add(Effect(thing.call, _place(log, thing.messages[-1]), thing.call.until, thing.call.until_us))
             trace.commits.append(cursor.effects[-1])
@@ -286,15 +292,9 @@ def _lease_ends(leases: list[Lease]) -> dict[str, int]:
     return ends
 
 
-def _lowest_retry_limit(facts: Facts, queue: str, profile: Profile) -> int:
-    limits = [profile.retry_limit]
-    for call in facts.configures:
-        request = call.request
-        assert isinstance(request, ConfigureCall)
-        limit = request.options.get("retryLimit")
-        if request.queue == queue and not call.refused and isinstance(limit, int):
-            limits.append(limit)
-    return min(limits)
+def _lowest_retry_limit(facts: Facts, queue: str, ack: Ack, profile: Profile) -> int:
+    values = possible_values(facts, queue, "retryLimit", profile.retry_limit, ack.call)
+    return min(value for value in values if isinstance(value, int))
 
 
 # Acks -------------------------------------------------------------------------------------------------------------

@@ -11,12 +11,13 @@ broker may or may not end a lease (contract 8), so it counts as something that c
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from contract.checks.facts import NEVER, Call, Facts, Run, extended_s
+from contract.checks.options import possible_values
 from contract.checks.readers import Ack, Reader
-from contract.history import ConfigureCall, ExtendResult, PopCall
+from contract.history import ExtendResult, PopCall
 from contract.profile import Profile
 
 CREATED_BY_CONFIGURE_S = 300
@@ -54,19 +55,18 @@ class Lease:
         return self.released < moment or self.end_high_us < time_us
 
 
-def lease_range_s(facts: Facts, request: PopCall, profile: Profile) -> tuple[int, int]:
+def lease_range_s(facts: Facts, call: Call, profile: Profile) -> tuple[int, int]:
     """Shortest and longest lease that a pop can have taken, over every configure that may be in force."""
+    request = call.request
+    assert isinstance(request, PopCall)
     if request.lease_s is not None and request.lease_s > 0:
         return request.lease_s, request.lease_s
-    values = {profile.default_lease_s}
-    for call in facts.configures:
-        asked = call.request
-        assert isinstance(asked, ConfigureCall)
-        if asked.queue == request.queue and not call.refused:
-            values.add(CREATED_BY_CONFIGURE_S)
-            lease_s = asked.options.get("leaseTime")
-            if isinstance(lease_s, int):
-                values.add(lease_s)
+    default = profile.default_lease_s
+    values = {
+        value for value in possible_values(facts, request.queue, "leaseTime", default, call) if isinstance(value, int)
+    }
+    if facts.configures and default in values:
+        values.add(CREATED_BY_CONFIGURE_S)
     return min(values), max(values)
 
 
@@ -80,9 +80,7 @@ def build_leases(facts: Facts, reader: Reader, profile: Profile) -> list[Lease]:
     for run in reader.runs:
         if run.auto_ack or not run.messages:
             continue
-        request = run.call.request
-        assert isinstance(request, PopCall)
-        shortest_s, longest_s = lease_range_s(facts, request, profile)
+        shortest_s, longest_s = lease_range_s(facts, run.call, profile)
         early_us = int(profile.lease_early_s * 1_000_000)
         lease = Lease(
             run,
@@ -170,14 +168,21 @@ class Occupancy:
         return not any(other.invoked < call.returned and end_us >= begin_us for other, end_us in self.unseen)
 
 
-def build_occupancy(facts: Facts, reader: Reader, leases: list[Lease], profile: Profile) -> Occupancy:
-    """What may keep the partition busy: the leases seen and those that lost answers may have taken."""
+def build_occupancy(
+    facts: Facts, reader: Reader, leases: list[Lease], profile: Profile, may_claim: Callable[[Call, int], bool]
+) -> Occupancy:
+    """What may keep the partition busy: the leases seen and those that lost answers may have taken.
+
+    `may_claim` says whether there was anything that a pop can have claimed up to a time.
+    """
     unseen = []
     for call in reader.unseen:
         request = call.request
         assert isinstance(request, PopCall)
-        longest_us = 0 if request.auto_ack else lease_range_s(facts, request, profile)[1] * 1_000_000
-        unseen.append((call, min(NEVER, _latest_act_us(facts, call, profile) + longest_us)))
+        longest_us = 0 if request.auto_ack else lease_range_s(facts, call, profile)[1] * 1_000_000
+        latest_us = _latest_act_us(facts, call, profile)
+        if may_claim(call, latest_us):
+            unseen.append((call, min(NEVER, latest_us + longest_us)))
     return Occupancy(leases, unseen)
 
 

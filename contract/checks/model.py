@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from contract.checks.cursors import CursorTrace, trace_cursor
 from contract.checks.dead_leases import DeadAck, acks_under_dead_leases
-from contract.checks.facts import Facts, Message, PartitionKey, Run, gather
+from contract.checks.facts import Call, Facts, Message, PartitionKey, Run, gather
 from contract.checks.leases import Lease, Occupancy, build_leases, build_occupancy
 from contract.checks.readers import Reader, ReaderKey, build_readers
 from contract.checks.starts import start_of
-from contract.checks.stored_order import Log, build_logs
+from contract.checks.stored_order import Log, build_logs, fragment
 from contract.history import History
 from contract.profile import Profile
 
@@ -27,6 +28,18 @@ class ReaderModel:
     occupancy: Occupancy
     dead_acks: list[DeadAck]
     trace: CursorTrace
+
+
+def _may_claim(messages: list[Message], log: Log, trace: CursorTrace, call: Call, latest_us: int) -> bool:
+    """Whether, up to a time, there can have been a message above what the group had certainly completed."""
+    for message in messages:
+        if message.push is not None and message.push.invoked_us > latest_us:
+            continue
+        place = log.position.get(message)
+        low = None if place is None else trace.low_at(call.invoked, fragment(place))
+        if place is None or low is None or place > low:
+            return True
+    return False
 
 
 @dataclass(slots=True)
@@ -73,9 +86,9 @@ def build_model(history: History, profile: Profile) -> Model:
         distrusted = {(dead.ack.call.number, item.index) for dead in dead_acks for item in dead.ack.items}
         start = start_of(facts, log, reader.queue, reader.partition, reader.group, profile)
         trace = trace_cursor(facts, reader, log, start, leases, distrusted, profile)
-        built = ReaderModel(
-            reader, log, leases, build_occupancy(facts, reader, leases, profile), dead_acks, trace
-        )
+        messages = facts.partitions.get(partition, [])
+        occupancy = build_occupancy(facts, reader, leases, profile, partial(_may_claim, messages, log, trace))
+        built = ReaderModel(reader, log, leases, occupancy, dead_acks, trace)
         model.readers[key] = built
         model.by_partition.setdefault(partition, []).append(built)
     return model

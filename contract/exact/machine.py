@@ -9,116 +9,19 @@ machine (`named_registers`), since a broker does it always or never.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import replace
 
 from contract.exact.acts import NEVER, Configure, Extend, Kill, Puzzle, Settle, Span, Start, Store, Take, timed
+from contract.exact.settling import Settling
+from contract.exact.state import MICROSECONDS, Attempt, Entry, Lease, Reader, ReaderKey, Settings, State
 from contract.exact.values import same_value
-from contract.exact.zone import NOW, Zone
+from contract.exact.zone import NOW
 from contract.history import PopCall, PopResult
 from contract.profile import Profile
 
 DEFAULT_BATCH = 200
 CREATED_BY_CONFIGURE_S = 300
-MICROSECONDS = 1_000_000
-ReaderKey = tuple[str, str]
-
-
-class Entry(NamedTuple):
-    """A stored message: the act that stored it, and its ids as far as they are known."""
-
-    act: int
-    message_id: str | None
-    transaction_id: str | None
-
-
-class Lease(NamedTuple):
-    """A leased batch, up to (not including) offset `last`. `over`: it ran out; then the zone holds no end of it."""
-
-    id: str
-    last: int
-    over: bool
-
-
-class Attempt(NamedTuple):
-    """The last batch handed out and its deliveryAttempt, None where that is not known any more."""
-
-    first: int
-    last: int
-    times: int | None
-
-
-class Reader(NamedTuple):
-    """One group on one partition. `cursor`: the first offset that is not completed."""
-
-    cursor: int = 0
-    failures: int = 0
-    lease: Lease | None = None
-    attempt: Attempt | None = None
-
-
-class Settings(NamedTuple):
-    """The options of the queue. `lease_s` None: there is no queue yet. `files`: a spent budget is answered `dlq`."""
-
-    lease_s: int | None
-    retry_limit: int
-    window_s: int = 3600
-    files: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """The queue at one moment, together with what is known about the times."""
-
-    settings: Settings
-    logs: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
-    readers: Mapping[ReaderKey, Reader] = field(default_factory=dict)
-    registered: frozenset[str] = frozenset()
-    zone: Zone = field(default_factory=Zone)
-
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal states."""
-        logs, readers = frozenset(self.logs.items()), frozenset(self.readers.items())
-        return self.settings, logs, readers, self.registered, self.zone
-
-    def with_log(self, partition: str, log: tuple[Entry, ...]) -> State:
-        """Another log of one partition."""
-        return replace(self, logs={**self.logs, partition: log})
-
-    def with_reader(self, key: ReaderKey, reader: Reader) -> State:
-        """Another state of one reader; the end of a lease that it no longer has is forgotten."""
-        kept = reader.lease is not None and not reader.lease.over
-        zone = self.zone if kept else self.zone.without(key)
-        return replace(self, readers={**self.readers, key: reader}, zone=zone)
-
-    def later(self, least_us: int, most_us: int, forget_us: int) -> State | None:
-        """The state somewhere between two times. Ends of leases that lie more than `forget_us` back are forgotten."""
-        zone = self.zone.later(least_us, most_us)
-        if zone is None:
-            return None
-        over = [key for key in zone.names[2:] if zone.most(key, NOW) < -forget_us]
-        readers = dict(self.readers)
-        for key, reader in self.readers.items():
-            if key in over and reader.lease is not None:
-                readers[key] = reader._replace(lease=reader.lease._replace(over=True))
-                zone = zone.without(key)
-        return replace(self, readers=readers, zone=zone)
-
-    def limited(self, first: Hashable, second: Hashable, most: int) -> State | None:
-        """The part where two times are at most so far apart."""
-        zone = self.zone.limit(first, second, most)
-        return None if zone is None else self if zone is self.zone else replace(self, zone=zone)
-
-
-class Outcome(NamedTuple):
-    """What the items of an ack may do together. `filed`: offsets dead-lettered; `idle`: offsets without effect."""
-
-    cursor: int
-    failures: int
-    release: bool
-    filed: frozenset[int]
-    idle: frozenset[int]
 
 
 class Machine:
@@ -127,6 +30,7 @@ class Machine:
     def __init__(self, puzzle: Puzzle, profile: Profile, *, named_registers: bool) -> None:
         self.puzzle, self.profile, self.named_registers = puzzle, profile, named_registers
         self.early_us = int(profile.lease_early_s * MICROSECONDS)
+        self.settling = Settling(puzzle.acts, self.early_us)
 
     def begin(self) -> State:
         """Nothing has happened yet."""
@@ -142,7 +46,7 @@ class Machine:
         elif isinstance(act, Take):
             yield from self._take(state, act)
         elif isinstance(act, Settle):
-            yield from self._settle(state, act, done)
+            yield from self.settling.step(state, act, done)
         elif isinstance(act, Extend):
             yield from self._extend(state, act)
         elif isinstance(act, Configure):
@@ -232,10 +136,9 @@ class Machine:
     def _take(self, state: State, act: Take) -> Iterator[State]:
         request = act.request
         if self._decides(state, request) is not None:
-            if request.partition is not None and not self.named_registers and self._came_before(state, act):
-                for started in self._start(state, request, act.span):
-                    yield from self._take(started, act)
-            return
+            if request.partition is None or self.named_registers or not self._came_before(state, act):
+                return
+            state = state.with_reader((request.group, request.partition), Reader())
         if act.result is None:
             yield from self._take_unseen(state, act)
         elif not act.result.message_ids:
@@ -244,9 +147,9 @@ class Machine:
             yield from self._take_seen(state, act, act.result)
 
     def _came_before(self, state: State, act: Take) -> bool:
-        """Whether a pop may have been there before its partition: then it decides the start when it finds it."""
-        first = state.logs[act.request.partition or ""][0]
-        return self.puzzle.acts[first.act].span.until > act.span.invoked
+        """Whether a pop may have been there before its partition: what is pushed while it waits is for its group."""
+        first = self.puzzle.acts[state.logs[act.request.partition or ""][0].act]
+        return first.span.until > act.span.invoked
 
     def _take_nothing(self, state: State, request: PopCall) -> Iterator[State]:
         """An empty answer: every partition that the pop covers has nothing left for the group, or is leased."""
@@ -420,162 +323,3 @@ class Machine:
             for key, reader in zip(state.readers, chosen, strict=True):
                 after = after.with_reader(key, reader)
             yield after
-
-    # Ack (section 5) ----------------------------------------------------------------------------------------------
-
-    def _settle(self, state: State, act: Settle, done: int) -> Iterator[State]:
-        key = (act.group, act.partition)
-        reader = state.readers.get(key, Reader())
-        flags = zip(act.flags or (), act.words, strict=False)
-        if any(flag.dead_lettered and word in _NEVER_FILED for flag, word in flags):
-            return
-        if act.lease_id is None:
-            if reader.lease is None:
-                yield from self._settle_without_batch(state, act, key, reader)
-            else:
-                yield from self._settle_batch(state, act, key, reader)
-            return
-        live = dead = state if reader.lease is None or reader.lease.id != act.lease_id or reader.lease.over else None
-        if dead is None:
-            live, dead = state.limited(NOW, key, 0), state.limited(key, NOW, self.early_us)
-            if live is not None:
-                yield from self._settle_batch(live, act, key, reader)
-        if dead is not None and self._refused(dead, act, reader, done):
-            yield dead
-
-    def _places(self, state: State, act: Settle) -> list[list[int]]:
-        """For each item, the offsets that its transactionId may mean."""
-        log = state.logs.get(act.partition, ())
-        return [
-            [place for place, entry in enumerate(log) if entry.transaction_id == transaction_id]
-            for transaction_id in act.transaction_ids
-        ]
-
-    def _refused(self, state: State, act: Settle, reader: Reader, done: int) -> bool:
-        """Whether a dead lease may be answered so: refused, a no-op below the cursor, or the repetition of an ack."""
-        if act.flags is None:
-            return True
-        for item, places in enumerate(self._places(state, act)):
-            flag = act.flags[item]
-            below = act.words[item] == "completed" and any(place < reader.cursor for place in places)
-            if (flag.success and not below and not self._repeats(act, item, done)) or (flag.noop and not below):
-                return False
-        return True
-
-    def _repeats(self, act: Settle, item: int, done: int) -> bool:
-        """Whether the same ack acted before and was answered so: then it may be answered the same way again."""
-        return any(
-            done >> index & 1
-            and isinstance(other, Settle)
-            and (other.group, other.partition, other.lease_id) == (act.group, act.partition, act.lease_id)
-            and (other.transaction_ids, other.words) == (act.transaction_ids, act.words)
-            and (other.flags is None or other.flags[item].success)
-            for index, other in enumerate(self.puzzle.acts)
-        )
-
-    def _settle_batch(self, state: State, act: Settle, key: ReaderKey, reader: Reader) -> Iterator[State]:
-        """An ack bounded by a leased batch."""
-        assert reader.lease is not None
-        last = reader.lease.last
-        meanings: list[list[int | None]] = []
-        for places in self._places(state, act):
-            inside: list[int | None] = [place for place in places if reader.cursor <= place < last]
-            below: list[int | None] = [-1] if any(place < reader.cursor for place in places) else []
-            meanings.append(inside + below or [None])
-        for meant in itertools.product(*meanings):
-            words: dict[int, str] = {}
-            for place, word in zip(meant, act.words, strict=True):
-                if place is not None and place >= 0:
-                    words[place] = max(words.get(place, "completed"), word, key=_STRENGTH.__getitem__)
-            if not words:
-                if self._answer_fits(act, meant, None, state.settings.files):
-                    yield state
-                continue
-            for outcome in self._outcomes(words, reader.cursor, reader.failures, last, state.settings.retry_limit):
-                if self._answer_fits(act, meant, outcome, state.settings.files):
-                    yield from self._settled(state, act, meant, outcome)
-
-    def _outcomes(
-        self, words: Mapping[int, str], cursor: int, failures: int, last: int, limit: int, *, spent: bool = False
-    ) -> Iterator[Outcome]:
-        """What the strongest words at some offsets of a leased batch may do together."""
-        stop = min((place for place, word in words.items() if word in ("failed", "retry")), default=None)
-        passed = [place for place in words if stop is None or place < stop]
-        reached = max(passed) + 1 if passed else cursor
-        filed = frozenset(place for place in passed if words[place] == "dlq")
-        if stop is None:
-            ends = reached >= last
-            yield Outcome(reached, 0 if ends or filed else failures, ends, filed, frozenset())
-            if filed and not ends:
-                yield Outcome(reached, 0, True, filed, frozenset())
-            return
-        above = {place: word for place, word in words.items() if place > stop}
-        spends = {not spent} if words[stop] == "failed" else {False, not spent and "failed" in above.values()}
-        for count, spend in itertools.product({failures, 0} if filed else {failures}, spends):
-            if spend and count >= limit:
-                yield from self._spent(stop, above, filed, last)
-                continue
-            for place in {reached, stop}:
-                yield Outcome(place, count + spend, True, filed, frozenset(above))
-
-    def _spent(self, stop: int, above: Mapping[int, str], filed: frozenset[int], last: int) -> Iterator[Outcome]:
-        """The retry budget is spent: the message is filed or dropped, and passed; what is above may count or not."""
-        filed |= {stop}
-        for release in (True, False):
-            if release or stop + 1 < last:
-                yield Outcome(stop + 1, 0, release, filed, frozenset(above))
-        if above:
-            for further in self._outcomes(above, stop + 1, 0, last, 0, spent=True):
-                yield further._replace(filed=further.filed | filed)
-
-    def _settled(
-        self, state: State, act: Settle, meant: tuple[int | None, ...], outcome: Outcome
-    ) -> Iterator[State]:
-        """The reader after an outcome, its lease released or kept as the answer says."""
-        key = (act.group, act.partition)
-        reader = state.readers[key]._replace(cursor=outcome.cursor, failures=outcome.failures)
-        for place, flag in zip(meant, act.flags or (), strict=False):
-            if place is not None and place >= 0 and flag.success and flag.released not in (None, outcome.release):
-                return
-        yield state.with_reader(key, reader._replace(lease=None) if outcome.release else reader)
-
-    def _answer_fits(
-        self, act: Settle, meant: tuple[int | None, ...], outcome: Outcome | None, files: bool
-    ) -> bool:
-        """Whether the flags of an answer say what happened. -1: at or below the cursor; None: not to be found."""
-        if act.flags is None:
-            return True
-        for place, word, flag in zip(meant, act.words, act.flags, strict=True):
-            if place is None or place < 0 or outcome is None:
-                if flag.success != (place is not None and word == "completed"):
-                    return False
-                continue
-            filed = place in outcome.filed
-            silent = filed and not flag.dead_lettered and len(act.words) == 1 and files
-            if word == "failed" and (silent or (flag.dead_lettered and not filed)):
-                return False
-            if flag.noop or (not flag.success and place not in outcome.idle):
-                return False
-        return True
-
-    def _settle_without_batch(self, state: State, act: Settle, key: ReaderKey, reader: Reader) -> Iterator[State]:
-        """No lease and no leased batch: `completed` may reach any stored message, or be refused; the rest is idle."""
-        options: list[list[int]] = []
-        for item, places in enumerate(self._places(state, act)):
-            above = [place + 1 for place in places if place >= reader.cursor]
-            below = any(place < reader.cursor for place in places)
-            if act.words[item] != "completed":
-                fits = act.flags is None or not (act.flags[item].success and not places)
-                options.append([0] if fits else [])
-            elif act.flags is None:
-                options.append([*above, 0])
-            else:
-                moved = [] if act.flags[item].noop else above
-                stays = [0] if below else []
-                options.append(moved + stays if act.flags[item].success else [] if below and not above else [0])
-        for reached in {max(chosen) for chosen in itertools.product(*options)}:
-            yield state.with_reader(key, reader._replace(cursor=max(reader.cursor, reached)))
-
-
-_NEVER_FILED = ("completed", "retry")
-_STRENGTH = {"completed": 0, "retry": 1, "failed": 2, "dlq": 3}

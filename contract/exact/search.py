@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from contract.exact.acts import Act, Puzzle, Start, Store, Unsupported, read
-from contract.exact.machine import MICROSECONDS, Machine, State
+from contract.exact.machine import Machine
+from contract.exact.state import MICROSECONDS, State
 from contract.history import History
 from contract.profile import PROFILES, SIMULATED, Profile
 

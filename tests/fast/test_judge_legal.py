@@ -708,3 +708,44 @@ def one_call_with_items_under_two_leases() -> HistoryBuilder:
     h.audit()
     h.drain({("G", "p"): []})
     return h
+
+
+@legal
+def overlapping_auto_ack_pops_answered_in_the_other_order() -> HistoryBuilder:
+    """Of two autoAck pops at once the one that is answered last acted first; the cursor does not go back with it."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2", "m3")
+    slow = h.begin_pop("G", "p", batch=1, auto_ack=True)
+    h.pop("G", "p", ["m2"], batch=1, auto_ack=True, worker=1)
+    h.pop("G", "p", ["m3"], worker=1)
+    slow.messages(["m1"])
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def one_message_twice_in_a_call() -> HistoryBuilder:
+    """At one offset `dlq` beats `retry`, and both items may carry the flag."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1", "m1"], lease=lease, statuses=["dlq", "retry"], dead_lettered=True)
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def refused_push_whose_repetition_is_stored() -> HistoryBuilder:
+    """The storage refused the first copy of a request; the second, unseen one was stored behind a later push."""
+    h = HistoryBuilder()
+    first = h.begin_push("p", "m1", transaction_ids=["a"], payloads=["1"])
+    first.ok(PushResult((None,), ("a",), ("failed",), (None,), frozenset({0})), 201)
+    again = h.begin_push("p", "m1 again", transaction_ids=["a"], payloads=["1"])
+    h.push("p", "m2")
+    again.lost()
+    h.place("p", "m1 again")
+    h.audit()
+    h.drain({("G", "p"): ["m2", "m1 again"]})
+    return h

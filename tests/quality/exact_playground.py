@@ -114,6 +114,7 @@ class Playground:
     def write(self, calls: int) -> History:
         """Plays until that many calls were sent, and ends with some of them perhaps still under way."""
         self.named_registers = self.random.random() < 0.5
+        self.counts = self.random.random() < 0.5
         self.modes = {"": None, "A": "all", "B": self.random.choice([None, "new", "all"])}
         self.settled: dict[tuple[str, str, str | None], list[tuple[object, list[bool]]]] = {}
         if self.random.random() < 0.5:
@@ -320,7 +321,7 @@ class Playground:
         for partition in covered:
             undecided = request.group and request.group not in self.registered
             if undecided and (request.group, partition) not in self.readers and self.logs.get(partition):
-                self._decide(request)  # it came to exist while this pop was there
+                self.readers[request.group, partition] = Reader()  # it came to exist while this pop was there
             reader = self._reader(request.group, partition) if self.logs.get(partition) else Reader()
             alive = reader.lease is not None and self.now_us < reader.lease.end_us
             if not alive and reader.cursor < len(self.logs.get(partition, [])):
@@ -363,7 +364,7 @@ class Playground:
             tuple(f"id of {p}" for p, _ in places),
             (lease,) * len(places),
             tuple(m.payload for m in messages),
-            (None,) * len(places),
+            tuple(reader.batch[2] if reader.batch and self.counts else None for _, _, reader, n in runs for _ in range(n)),
             tuple(place for _, place in places),
         )
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from contract.cli import DEFAULT_MAX_TIME_S
+from contract.cli import DEFAULT_TIME_S
 from contract.explore import explore
 from contract.finding import Failure
-from contract.shrink import count_steps
+from strategies.schedule import flatten
 from contract.targets import Simulated
 from defects import DEFECTS, Defect
 from profile_digest import digest
@@ -54,7 +54,7 @@ def hunt(name: str, seed: int) -> Kill:
         first.append(failure)
         return failure.violation.rule in defect.headlines
 
-    explore(Simulated(engine=defect.engine), seed=seed, max_time_s=DEFAULT_MAX_TIME_S, enough=enough)
+    explore(Simulated(engine=defect.engine), seed=seed, max_time_s=DEFAULT_TIME_S, enough=enough)
     last = first[-1] if first else None
     if last is None or last.violation.rule not in defect.headlines:
         return Kill(name, seed)
@@ -64,7 +64,7 @@ def hunt(name: str, seed: int) -> Kill:
         last.violation.rule,
         first[0].seconds_to_first,
         last.seconds_to_minimal,
-        count_steps(last.schedule),
+        sum(1 for _ in flatten(last.schedule.steps)),
     )
 
 

@@ -42,6 +42,7 @@ class AutoAckNotCommitted(Engine):
 
     def commit_at_delivery(self, lane: Lane, run: list[Message]) -> None:
         """Leaves the cursor where it is."""
+        lane.attempt = 1
 
 
 class AttemptResets(Engine):
