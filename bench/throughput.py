@@ -21,8 +21,8 @@ from collections.abc import Callable
 
 import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from client import AckItem, BrokerClient, PushItem
 from contract.explore import explore

@@ -26,9 +26,8 @@ from contract.merging import Merger, merged
 from contract.situations import SITUATIONS, situations
 from contract.targets import Target
 from contract.verdicts import RuleVerdict
-from strategies.draw import BROKER_FAULTS, FAULTS, KINDS, WORKLOADS, Features
+from strategies.draw import BROKER_FAULTS, FAULTS, KINDS, WORKLOADS, Features, storms
 from strategies.draw import schedules as drawn_schedules
-from strategies.draw import storms
 from strategies.schedule import Schedule, to_json
 
 __all__ = [
@@ -70,7 +69,7 @@ FRUITLESS_ROUNDS = 50
 SPARE = 5
 """Draws beyond what is needed: Hypothesis begins each round with the same plain draw, and may repeat itself."""
 
-SHARED_BROKER_FAULTS_PERCENT = 15
+SHARED_BROKER_FAULTS_PERCENT = 10
 """Schedules with faults of the broker, where they keep all lanes waiting."""
 
 PLAYS_PER_LANE = 2
@@ -279,6 +278,9 @@ class _Explorer:
             features = features_of(self._run.target)
             if "storm" in features.kinds:
                 self._draw(storms(features=features), seed, self._run.left(1), batch.append)
+                if not before:  # alone at first: races show in seconds, a whole batch takes longer
+                    self.play_all(batch)
+                    batch.clear()
             self._draw(strategy, seed, self._run.left(lanes * PLAYS_PER_LANE) - len(batch), batch.append)
             self.play_all(batch)
         if self._error is not None:

@@ -52,7 +52,7 @@ REAL_SHRINK_S = 25.0
 """How long one failure may be made smaller, in virtual and in real time."""
 
 DISTURBING_LANES = 4
-"""Candidates that are tried at once where each does something to the broker that they share."""
+"""Candidates that are tried at once where each kills the broker that they share, or keeps it busy."""
 
 SHRINK_ATTEMPTS = 1_000
 """Plays that it may take. In virtual time this limit comes first, so that a seed decides everything."""
@@ -196,7 +196,7 @@ class _Minimiser:
     def minimal(self, limit_s: float) -> Schedule:
         lanes = lanes_of(self._target)
         whole = with_faults_of_others(self._found)
-        if any(isinstance(leaf, BrokerFault) or _kills(leaf) for leaf in flatten(whole.steps)):
+        if any(isinstance(leaf, BrokerFault | Storm) for leaf in flatten(whole.steps)):
             lanes = min(lanes, DISTURBING_LANES)
         guesses = list(_guesses(self._found)) if whole == self._found.schedule else []
         if lanes == 1:
@@ -218,10 +218,6 @@ class _Minimiser:
 
     def _which_fail(self, schedules: Sequence[Schedule]) -> list[bool]:
         return [self.counts(judgement) for _, judgement in self.play(schedules)]
-
-
-def _kills(leaf: Leaf) -> bool:
-    return isinstance(leaf, Storm) and leaf.kill_at is not None
 
 
 def lanes_of(target: Target) -> int:

@@ -67,6 +67,10 @@ _Candidates = Iterator[tuple[Key, Schedule]]
 _replace = msgspec.structs.replace
 
 
+DEFAULT_RETRY_LIMIT = 3
+"""Failures that a queue which nobody configured gives back (contract 7)."""
+
+
 def shrink(
     schedule: Schedule,
     fails: Callable[[Schedule], bool],
@@ -330,6 +334,33 @@ def _delete_pairs(schedule: Schedule) -> _Candidates:
             yield pair, without(schedule, pair)
 
 
+def _lower_limit(schedule: Schedule) -> _Candidates:
+    """A retry limit smaller by one, in exchange for two steps fewer: a pop and an ack that fails."""
+    leaves = [leaf for _, leaf in places(schedule)]
+    known = [leaf.retry_limit for leaf in leaves if isinstance(leaf, Configure) and leaf.retry_limit is not None]
+    limit = known[0] if known else DEFAULT_RETRY_LIMIT
+    if len(known) > 1 or limit == 0 or len(leaves) < 6:
+        return
+    for first in range(len(leaves) - 1):
+        if isinstance(leaves[first], Configure) or isinstance(leaves[first + 1], Configure):
+            continue
+        shorter = without(schedule, range(first, first + 2))
+        yield (first,), _with_limit(shorter, limit - 1, insert=not known)
+
+
+def _with_limit(schedule: Schedule, limit: int, *, insert: bool) -> Schedule:
+    if insert:
+        return msgspec.structs.replace(schedule, steps=(Configure(retry_limit=limit), *schedule.steps))
+    return rewrite(
+        schedule,
+        lambda _, leaf: (
+            (msgspec.structs.replace(leaf, retry_limit=limit),)
+            if isinstance(leaf, Configure) and leaf.retry_limit is not None
+            else (leaf,)
+        ),
+    )
+
+
 def _unwrap(schedule: Schedule) -> _Candidates:
     """Lanes become a sequence, or lose a lane or a step at their ends; faults become their step or a plainer fault."""
     for index, step in enumerate(schedule.steps):
@@ -590,4 +621,5 @@ _PASSES: tuple[Callable[[Schedule], _Candidates], ...] = (
     _plain_fields,
     _plain_delays,
     _delete_pairs,
+    _lower_limit,
 )

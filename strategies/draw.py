@@ -708,7 +708,7 @@ class _Drawer:
 
     def _abandoned(self, stream: _Stream) -> list[Step]:
         """A pop parks, its client leaves, and long after that a message comes."""
-        if "drop-connection" not in self._kinds:
+        if "drop-connection" not in self._faults:
             return [self._push(stream)]
         lane = stream.below(len(self._groups)), stream.below(self._partitions)
         rest = self._pop(stream, lane, partition=lane[1], partitions=1, batch=100, auto_ack=True, wait_ms=0)

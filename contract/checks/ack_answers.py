@@ -6,7 +6,8 @@ Reads the answered acks.
 - repeat-is-no-op: at or below the certain cursor, `completed` without a lease or under the live one is answered as
   done, and `failed`, `retry`, `dlq` under the live lease are refused.
 - answer-matches-effect: `dlq:true` only where the item asked for it or failed; a `released` lease holds nobody back; a
-  refused ack moves no cursor; a no-op proves the cursor, so nothing at or below it may have been open.
+  refused ack moves no cursor; an ack of an open message under the live lease is accepted, is no no-op, and releases
+  the lease where it hands the batch back or reaches its end.
 Cannot prove anything about leases that may be over, or ids that may mean several messages.
 """
 
@@ -43,6 +44,8 @@ def check(model: Model, report: Report) -> None:
                 if live is not None and _outside(reader_model, live, item, ack):
                     _file_outside(report, reader_model, ack, item)
                 _check_repeat(report, reader_model, ack, item, live)
+                if live is not None and len(ack.items) == 1 and _open(reader_model, live, item, ack):
+                    _check_accepted(report, reader_model, live, ack, item)
         _check_refused_acks(report, reader_model)
     _check_refused_and_missing(model, report)
     _check_released(model, report)
@@ -110,6 +113,29 @@ def _check_repeat(report: Report, model: ReaderModel, ack: Ack, item: AckedItem,
         if item.done:
             expected = f"{item.status} of {_called(item)} is refused: already committed"
             _file(report, REPEAT, model, ack, expected, "it was answered success")
+
+
+def _open(model: ReaderModel, lease: Lease, item: AckedItem, ack: Ack) -> bool:
+    """Whether the item is certainly in the leased batch and above the cursor."""
+    ceiling = model.trace.at_ack[ack.call.number, ack.lease_id]
+    if len(item.meant) != 1 or item.meant[0] not in lease.run.messages or ceiling.budget:
+        return False
+    place = model.log.position.get(item.meant[0], BEYOND)
+    return place != BEYOND and comparable(ceiling.position, place) and place > ceiling.position
+
+
+def _check_accepted(report: Report, model: ReaderModel, lease: Lease, ack: Ack, item: AckedItem) -> None:
+    """The only item of a call, under a live lease, for an open message of its batch: it is accepted, and not a no-op."""
+    report.compared[EFFECT] += 1
+    name = _called(item)
+    if not item.done:
+        _file(report, EFFECT, model, ack, f"{item.status} of {name}, under the live lease, is accepted", "it was refused")
+    elif item.noop:
+        _file(report, EFFECT, model, ack, f"{name} was open: {item.status} is no no-op", "noop:true")
+    elif item.released is False and not item.dead_lettered:
+        last = item.completes and item.meant[0] is lease.run.messages[-1]
+        if last or item.status == "retry":
+            _file(report, EFFECT, model, ack, f"{item.status} of {name} releases the lease", "leaseReleased:false")
 
 
 def _check_refused_acks(report: Report, model: ReaderModel) -> None:

@@ -124,7 +124,7 @@ class _Cursor:
         self.base = start.high
         self.base_call: Call | None = None
         self.effects: list[Effect] = []
-        self.moved = False
+        self.moves = 0
         self.low_moments: list[int] = []
         self.low_positions: list[int] = []
         if start.low != OLDEST:
@@ -156,12 +156,12 @@ class _Cursor:
                 position = BEYOND
             else:
                 position = max(position, effect.position)
-        return Ceiling(position, budget, self.moved)
+        return Ceiling(position, budget, self.moves > (without is not None))
 
     def add(self, effect: Effect) -> None:
         """Something that may act from now on."""
         self.effects.append(effect)
-        self.moved = True
+        self.moves += 1
 
     def settle(self, call: Call, start: int) -> None:
         """A run that starts at `start` was taken by `call`."""
@@ -214,16 +214,18 @@ def trace_cursor(
             spent = failures > _lowest_retry_limit(facts, reader.queue, thing, profile)
             trace.stops.extend(_stops(moment, thing, log, spent))
         elif what == "autoAck" and isinstance(thing, Run):
-            cursor.add(Effect(thing.call, _place(log, thing.messages[-1]), thing.call.until, thing.call.until_us))
-            trace.commits.append(cursor.effects[-1])
+            effect = Effect(thing.call, _place(log, thing.messages[-1]), thing.call.until, thing.call.until_us)
+            cursor.add(effect)
+            own[id(thing)] = effect
+            trace.commits.append(effect)
         elif what == "unseen autoAck" and isinstance(thing, Call):
             assert isinstance(thing.request, PopCall)
             cursor.add(
                 Effect(thing, OLDEST, thing.until, thing.until_us, budget=thing.request.batch or DEFAULT_BATCH)
             )
         elif what == "run" and isinstance(thing, Run):
-            first = not trace.observations and not cursor.moved
-            observation = _observe(cursor, log, thing)
+            first = not trace.observations and cursor.moves == thing.auto_ack
+            observation = _observe(cursor, log, thing, own.get(id(thing)))
             observation.first, observation.following = first, troubled
             if thing.auto_ack:
                 place = _place(log, thing.messages[-1])
@@ -263,9 +265,10 @@ def _moments(facts: Facts, reader: Reader) -> list[Moment]:
     return moments
 
 
-def _observe(cursor: _Cursor, log: Log, run: Run) -> Observation:
+def _observe(cursor: _Cursor, log: Log, run: Run, own: Effect | None) -> Observation:
+    """What a run says; `own` is its own commit, which cannot explain where it starts."""
     start = log.position.get(run.messages[0])
-    ceiling = cursor.ceiling()
+    ceiling = cursor.ceiling(without=own)
     if start is None:
         return Observation(run, None, None, ceiling, [], compared=False)
     low = cursor.low_at(run.call.invoked, fragment(start))
@@ -344,9 +347,19 @@ def _certain_stop(ack: Ack, log: Log, budget_spent: bool) -> int | None:
     stops = [
         _place(log, item.meant[0])
         for item in ack.items
-        if item.done and not item.completes and item.status != "dlq" and not item.dead_lettered and len(item.meant) == 1
+        if item.done
+        and not item.completes
+        and item.status != "dlq"
+        and not item.dead_lettered
+        and len(item.meant) == 1
+        and not _outdone(item, ack)
     ]
     return min(stops, default=None)
+
+
+def _outdone(item: AckedItem, ack: Ack) -> bool:
+    """Whether the call also names the message with `dlq`, which is stronger (contract 5)."""
+    return any(other.status == "dlq" and other.transaction_id == item.transaction_id for other in ack.items)
 
 
 def _certain_commit(ack: Ack, log: Log, distrusted: set[tuple[int, int]], profile: Profile) -> int | None:

@@ -82,7 +82,9 @@ def _due_in_phase(facts: Facts, model: ReaderModel, span: PhaseSpan) -> Iterator
     given_before = {m for run in reader.runs if run.call.returned < span.begin for m in run.messages}
     given_here = {m for run in reader.runs if span.begin < run.call.returned < span.end for m in run.messages}
     messages = facts.partitions.get((reader.queue, reader.partition), [])
+    listed: set[Message] = set()
     for message in _above(model.log, ceiling, messages, span.begin):
+        listed.add(message)
         yield Due(
             model,
             message,
@@ -93,7 +95,7 @@ def _due_in_phase(facts: Facts, model: ReaderModel, span: PhaseSpan) -> Iterator
             where=span.name,
         )
     if span.name == "drain":
-        yield from _never_given_after_a_skip(model, span)
+        yield from (due for due in _never_given_after_a_skip(model, span) if due.message not in listed)
 
 
 def _never_given_after_a_skip(model: ReaderModel, span: PhaseSpan) -> Iterator[Due]:

@@ -20,7 +20,6 @@ from contract.checks.json_value import canonical
 from contract.history import (
     AckCall,
     AckResult,
-    Call as Request,
     ConfigureCall,
     DeleteQueueCall,
     EffectEnd,
@@ -39,6 +38,9 @@ from contract.history import (
     PushResult,
     Result,
     Return,
+)
+from contract.history import (
+    Call as Request,
 )
 
 NEVER = 1 << 60
@@ -441,6 +443,8 @@ def _bind_delivery(facts: Facts, call: Call, result: PopResult, at: int) -> Mess
         facts.partitions.setdefault((queue, partition), []).append(message)
     message.message_id = message_id
     message.transaction_id = transaction_id
+    if message.push is not None and message.ordered:  # it was stored when its push could act no more
+        message.stored_by = min(message.stored_by, message.push.ended)
     facts.by_id[queue, message_id] = message
     return message
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from contract.checks.dead_leases import why_over
 from contract.checks.facts import Call
-from contract.checks.model import Model, ReaderModel
 from contract.checks.leases import Lease
+from contract.checks.model import Model, ReaderModel
 from contract.checks.report import Report, line_of
 from contract.history import ExtendCall, ExtendResult
 from contract.verdicts import Violation

@@ -5,7 +5,8 @@ is impossible when B returned before A was invoked, or when A took a lease, B re
 of that lease, and nothing that could release it may have acted before B returned. So two pops at the same moment that
 both get the message are caught, too (exclusive). Where the later run gives the very messages of the lease again, they
 came before its expiry (not-before-expiry); where they came after the first end of the lease and before the one that an
-answered extension set, the extension did not reach this partition (extend-extends-all).
+answered extension set, the extension did not reach this partition (extend-extends-all); so does one that is refused
+while the lease is certainly alive.
 
 Evidence: pops that covered a partition under a lease that was certainly alive, and redeliveries that came when the
 lease may have been over.
@@ -14,10 +15,13 @@ Cannot prove: that a lease lives exactly as long as it was asked for; overlaps w
 
 from __future__ import annotations
 
+import msgspec
+
 from contract.checks.facts import Call, Run
 from contract.checks.leases import Lease
 from contract.checks.model import Model, ReaderModel
-from contract.checks.report import Report, names, violation_in_run
+from contract.checks.report import Report, line_of, names, violation_in_run
+from contract.history import ExtendCall, ExtendResult
 
 EXCLUSIVE, EXPIRY, EXTEND = RULES = ("lease/exclusive", "lease/not-before-expiry", "lease/extend-extends-all")
 
@@ -27,6 +31,7 @@ def check(model: Model, report: Report) -> None:
     for reader_model in model.readers.values():
         leases = {id(lease.run): lease for lease in reader_model.leases}
         _count_held_back(report, reader_model)
+        _check_refused_extensions(model, report, reader_model)
         active: list[Lease] = []
         previous: Lease | None = None
         for run in reader_model.reader.runs:
@@ -58,6 +63,27 @@ def _count_held_back(report: Report, model: ReaderModel) -> None:
             report.compared[EXCLUSIVE] += 1
             if call.returned_us >= held.first_end_us:
                 report.compared[EXTEND] += 1
+
+
+def _check_refused_extensions(model: Model, report: Report, reader_model: ReaderModel) -> None:
+    """An extension of a lease that is certainly alive renews it."""
+    leases = {lease.run.lease_id: lease for lease in reader_model.leases}
+    for call in model.facts.extends:
+        request, result = call.request, call.result
+        assert isinstance(request, ExtendCall)
+        lease = leases.get(request.lease_id)
+        if not isinstance(result, ExtendResult) or lease is None or lease.run.call.returned > call.invoked:
+            continue
+        if not lease.certainly_alive(call.returned, call.returned_us):
+            continue
+        report.compared[EXTEND] += 1
+        if not result.success or not result.renewed:
+            expected = f"the lease of {names(lease.run.messages)}, which is alive, is extended"
+            observed = f"success {str(result.success).lower()}, renewed {result.renewed}"
+            violation = violation_in_run(EXTEND, lease.run, expected, observed, (lease.run.call.number, call.number))
+            report.violate(
+                msgspec.structs.replace(violation, line=line_of(call.returned), at_us=call.returned_us)
+            )
 
 
 def _holds(lease: Lease, call: Call) -> bool:

@@ -1,7 +1,7 @@
 """order/offsets-dense: offsets start at 0, have no gaps, and a message keeps its own.
 
 Reads the offsets in answers of pushes and pops, where the broker sends them (2.x). Proves: no message has two offsets,
-no offset has two messages, and the stored order that a complete audit read is 0, 1, 2, ...
+no offset has two messages, the offsets of a run follow each other, and the stored order that a complete audit read is 0, 1, 2, ...
 Cannot prove anything on a broker that sends no offsets.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from contract.checks.facts import Message, Run
 from contract.checks.model import Model
 from contract.checks.report import Report, violation_in_run
-from contract.history import PopResult
+from contract.history import PopResult, PushResult
 
 RULES = ("order/offsets-dense",)
 
@@ -18,7 +18,7 @@ RULES = ("order/offsets-dense",)
 def check(model: Model, report: Report) -> None:
     """Files one violation for each offset that is not the one it must be."""
     (rule,) = RULES
-    offset_of: dict[Message, int] = {}
+    offset_of = _answered(model)
     holder: dict[tuple[str, str, int], Message] = {}
     for run in model.facts.runs:
         result = run.call.result
@@ -29,8 +29,34 @@ def check(model: Model, report: Report) -> None:
                 continue
             report.compared[rule] += 1
             wrong = _conflict(run, message, offset, offset_of, holder) or _misplaced(model, run, message, offset)
+            wrong = wrong or _unlike_its_neighbour(run, result, at)
             if wrong:
                 report.violate(violation_in_run(rule, run, *wrong))
+
+
+def _answered(model: Model) -> dict[Message, int]:
+    """The offsets that the answers of pushes named for what they stored."""
+    offsets: dict[Message, int] = {}
+    for message in model.facts.messages:
+        if message.push is None or message.refused:
+            continue
+        result = message.push.result
+        if isinstance(result, PushResult) and result.statuses[message.item] == "queued":
+            offset = result.offsets[message.item]
+            if offset is not None:
+                offsets[message] = offset
+    return offsets
+
+
+def _unlike_its_neighbour(run: Run, result: PopResult, at: int) -> tuple[str, str] | None:
+    """An offset inside a run is one higher than the one before it."""
+    place = run.at.index(at)
+    before = result.offsets[run.at[place - 1]] if place else None
+    offset = result.offsets[at]
+    if before is None or offset == before + 1:
+        return None
+    names = f"{run.messages[place - 1].name} with offset {before}", run.messages[place].name
+    return f"offset {before + 1} for {names[1]}, right after {names[0]}", f"it came with offset {offset}"
 
 
 def _conflict(

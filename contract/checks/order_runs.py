@@ -11,7 +11,7 @@ from __future__ import annotations
 from contract.checks.facts import Message, Run
 from contract.checks.model import Model
 from contract.checks.report import Report, names, violation_in_run
-from contract.checks.stored_order import Log, comparable
+from contract.checks.stored_order import Log, certainly_before, comparable
 from contract.verdicts import Violation
 
 RULES = ("order/no-gap-in-batch", "order/one-order-for-all")
@@ -27,6 +27,13 @@ def _check_run(run: Run, log: Log, report: Report) -> None:
     gap_rule, order_rule = RULES
     gapped = turned = False
     for first, second in zip(run.messages, run.messages[1:], strict=False):
+        if not log.complete and not gapped:
+            between = _between(first, second, log, run)
+            report.compared[gap_rule] += 1
+            if between:
+                gapped = True
+                report.violate(_gap(gap_rule, run, first, second, between))
+                continue
         places = log.position.get(first), log.position.get(second)
         if places[0] is None or places[1] is None or not comparable(places[0], places[1]):
             continue
@@ -39,6 +46,19 @@ def _check_run(run: Run, log: Log, report: Report) -> None:
             gapped = True
             left_out = [log.at[place] for place in range(places[0] + 1, places[1])]
             report.violate(_gap(gap_rule, run, first, second, left_out))
+
+
+def _between(first: Message, second: Message, log: Log, run: Run) -> list[Message]:
+    """Messages that were stored before the pop and were certainly pushed between two neighbours."""
+    if not certainly_before(first, second):
+        return []
+    return [
+        message
+        for message in log.order
+        if message.stored_by < run.call.invoked
+        and certainly_before(first, message)
+        and certainly_before(message, second)
+    ]
 
 
 def _turned(rule: str, run: Run, first: Message, second: Message) -> Violation:

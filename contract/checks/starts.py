@@ -100,7 +100,12 @@ def _decided_by(facts: Facts, log: Log, messages: list[Message], call: Call, pro
         return Start(OLDEST, OLDEST, "all")
     if request.from_ not in (None, "now"):
         return Start(OLDEST, BEYOND, "from")
-    decided_by_us = _decided_by_us(facts, call, profile)
+    exists = min((message.stored_by for message in messages), default=NEVER)
+    if profile.named_pop_registers is not True and request.partition is not None and exists > call.invoked:
+        # A named pop that does not find the partition may decide only once it finds it, when it is answered.
+        decided_by_us = min(call.until_us, call.returned_us)
+    else:
+        decided_by_us = _decided_by_us(facts, call, profile)
     low = _last_certainly_out(log, messages, call, by_clock=request.from_ is not None, profile=profile)
     high = _last_possibly_out(log, messages, min(call.until, call.returned), decided_by_us)
     if low > high:  # pushes out of their order: the order rules say so, this range then says nothing

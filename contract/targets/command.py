@@ -56,7 +56,7 @@ class Command(Url):
         self,
         command: str,
         *,
-        lanes: int = 16,
+        lanes: int = 32,
         token: str | None = None,
         headers: Mapping[str, str] | None = None,
         path_prefix: str = "",

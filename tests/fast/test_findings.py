@@ -16,7 +16,7 @@ BASELINE = {deviation.signature for profile in PROFILES.values() for deviation i
 
 
 def test_every_deviation_has_its_file():
-    assert BASELINE == {replay_file.read(path).signature for path in FILES}
+    assert {replay_file.read(path).signature for path in FILES} == BASELINE
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -749,3 +749,30 @@ def refused_push_whose_repetition_is_stored() -> HistoryBuilder:
     h.audit()
     h.drain({("G", "p"): ["m2", "m1 again"]})
     return h
+
+
+@legal
+def dead_letter_and_retry_of_one_message_stop_nothing() -> HistoryBuilder:
+    """At one offset `dlq` beats `retry`: the call does not stop there and completes what is above."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2", "m3")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    statuses = ["dlq", "retry", "completed"]
+    h.ack("G", ["m1", "m1", "m2"], lease=lease, statuses=statuses, dead_lettered=[True, False, False])
+    h.pop("G", "p", ["m3"])
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def parked_named_pop_that_finds_its_partition_late() -> HistoryBuilder:
+    """A named pop of a `new` group may decide only when it finds the partition, so what made it exist may be out."""
+    h = HistoryBuilder(profile="1.x")
+    parked = h.begin_pop("G", "p", mode="new", wait_ms=5000)
+    h.advance(2000)
+    h.push("p", "m1", "m2")
+    parked.messages(["m2"], lease="L1")
+    h.audit()
+    h.drain({("G", "p"): ["m2"]})
+    return h

@@ -804,3 +804,89 @@ def a_refused_ack_moves_the_cursor(bad: bool) -> HistoryBuilder:
     h.audit()
     h.drain({("G", "p"): ["m1", "m2"]})
     return h
+
+
+@near_miss("group/start-position")
+def an_auto_ack_pop_skips_the_first_message(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m2"] if bad else ["m1"], auto_ack=True, batch=1)
+    return h
+
+
+@near_miss("order/starts-at-cursor")
+def an_auto_ack_pop_skips_one(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2", "m3")
+    h.pop("G", "p", ["m1"], auto_ack=True, batch=1)
+    h.pop("G", "p", ["m3"] if bad else ["m2"], auto_ack=True, batch=1)
+    return h
+
+
+@near_miss("order/no-gap-in-batch")
+def a_gap_seen_without_an_audit(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2", "m3")
+    h.pop("G", "p", ["m1", "m3"] if bad else ["m1", "m2", "m3"])
+    return h
+
+
+@near_miss("order/offsets-dense")
+def offsets_of_a_run_leave_one_out(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.offsets = {"m1": 0, "m2": 2 if bad else 1}
+    h.pop("G", "p", ["m1", "m2"])
+    return h
+
+
+@near_miss("lease/extend-extends-all")
+def an_extension_of_a_live_lease_is_refused(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.advance(1000)
+    h.extend("G", lease, 2, success=not bad)
+    return h
+
+
+@near_miss("ack/answer-matches-effect")
+def a_good_ack_is_refused(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease, success=not bad)
+    return h
+
+
+@near_miss("ack/answer-matches-effect")
+def an_open_message_is_answered_as_a_no_op(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease, noop=bad)
+    return h
+
+
+@near_miss("ack/answer-matches-effect")
+def the_last_ack_says_that_the_lease_stays(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease, released=not bad)
+    return h
+
+
+@near_miss("push/stored-is-delivered")
+def an_unanswered_push_that_was_over_when_a_group_asked(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    push = h.begin_push("p", "m1")
+    push.lost()
+    push.effect_end()
+    h.pop("H", "p", [] if bad else ["m1"])
+    h.pop("G", "p", ["m1"])
+    h.advance(2001)
+    h.pop("G", "p", ["m1"])
+    h.audit({"p": ["m1"]})
+    h.drain({("H", "p"): ["m1"]})
+    return h

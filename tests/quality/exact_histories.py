@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Iterator
 from random import Random
 
-from contract.history import History
-from contract.targets.simulated import Simulated
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+
+from contract.history import History
+from contract.targets.simulated import Simulated
+from exact_mutants import clean
+from exact_playground import Playground
 from strategies.draw import WORKLOADS, Features, schedules
 from strategies.schedule import Schedule
-
-from exact_mutants import clean, mutants
-from exact_playground import Playground
 
 SIZES = (6, 10, 14, 18, 20)
 """How many calls of a play are kept."""
@@ -56,15 +56,3 @@ def playgrounds(seed_: int, count: int) -> Iterator[tuple[History, Random]]:
     for number in range(count):
         random = Random(f"{seed_} {number}")
         yield Playground(random).write(random.choice([4, 6, 9, 12, 16])), random
-
-
-def mutated_plays(seed_: int, count: int, each: int) -> Iterator[tuple[str, History]]:
-    """Mutants of plays, with the names of their mutations."""
-    for history, random in plays(seed_, count):
-        yield from mutants(history, random, each)
-
-
-def mutated_playgrounds(seed_: int, count: int, each: int) -> Iterator[tuple[str, History]]:
-    """Mutants of the playground's histories."""
-    for history, random in playgrounds(seed_, count):
-        yield from mutants(history, random, each)

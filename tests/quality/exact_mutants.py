@@ -11,6 +11,7 @@ from functools import lru_cache
 from random import Random
 
 import msgspec
+
 from contract.history import (
     AckCall,
     AckResult,

@@ -110,13 +110,16 @@ class Playground:
     calls: int = 0
     minted: int = 0
     dedup: bool = True
+    counts: bool = True
+    named_registers: bool = True
+    modes: dict[str, str | None] = field(default_factory=dict)
+    settled: dict[tuple[str, str, str | None], list[tuple[object, list[bool]]]] = field(default_factory=dict)
 
     def write(self, calls: int) -> History:
         """Plays until that many calls were sent, and ends with some of them perhaps still under way."""
         self.named_registers = self.random.random() < 0.5
         self.counts = self.random.random() < 0.5
         self.modes = {"": None, "A": "all", "B": self.random.choice([None, "new", "all"])}
-        self.settled: dict[tuple[str, str, str | None], list[tuple[object, list[bool]]]] = {}
         if self.random.random() < 0.5:
             self._configure()
         while self.calls < calls:
@@ -278,7 +281,7 @@ class Playground:
             self.random.choice([1, 2, 3, None]),
             self.random.choice([None, 2000]),
             self._chance(0.15),
-            self.modes[group] if self._chance(0.8) or self.modes[group] == "all" else self.random.choice(["new", "all"]),
+            self._mode(group),
         )
         found: list[PopResult] = []
         call = self._begin(request, [], lambda: found[0])
@@ -296,6 +299,10 @@ class Playground:
             return False
 
         call.deeds, call.by_us = [arrive, take], self.now_us + START_US
+
+    def _mode(self, group: str) -> str | None:
+        mode = self.modes[group]
+        return mode if mode == "all" or self._chance(0.8) else self.random.choice(["new", "all"])
 
     def _decide(self, request: PopCall) -> None:
         """The first pop of a group decides its start."""
@@ -364,9 +371,12 @@ class Playground:
             tuple(f"id of {p}" for p, _ in places),
             (lease,) * len(places),
             tuple(m.payload for m in messages),
-            tuple(reader.batch[2] if reader.batch and self.counts else None for _, _, reader, n in runs for _ in range(n)),
+            tuple(self._attempt(reader) for _, _, reader, count in runs for _ in range(count)),
             tuple(place for _, place in places),
         )
+
+    def _attempt(self, reader: Reader) -> int | None:
+        return reader.batch[2] if reader.batch is not None and self.counts else None
 
     # Ack ----------------------------------------------------------------------------------------------------------
 
@@ -546,10 +556,10 @@ class Playground:
         def extend() -> bool:
             count = 0
             for reader in self.readers.values():
-                if reader.lease is not None and reader.lease.id == batch.result.lease_id:
-                    if self.now_us <= reader.lease.end_us:
-                        reader.lease.end_us = max(reader.lease.end_us, self.now_us + seconds * 1_000_000)
-                        count += 1
+                lease = reader.lease
+                if lease is not None and lease.id == batch.result.lease_id and self.now_us <= lease.end_us:
+                    lease.end_us = max(lease.end_us, self.now_us + seconds * 1_000_000)
+                    count += 1
             renewed.append(count)
             return True
 

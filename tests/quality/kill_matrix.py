@@ -20,10 +20,10 @@ import msgspec
 from contract.cli import DEFAULT_TIME_S
 from contract.explore import explore
 from contract.finding import Failure
-from strategies.schedule import flatten
 from contract.targets import Simulated
 from defects import DEFECTS, Defect
 from profile_digest import digest
+from strategies.schedule import flatten
 
 MOST_STEPS = 8
 """Steps of a minimal schedule, at worst."""

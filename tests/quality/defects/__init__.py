@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reference_broker import Engine
-
 from defects import acks, deliveries, groups, leases, orders, pushes
+from reference_broker import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,11 @@ _ALL = (
     Defect("retry-spends-the-budget", acks.RetrySpendsTheBudget, ("ack/retry-is-free",)),
     Defect("budget-never-spent", acks.BudgetNeverSpent, ("ack/budget-spent-once",)),
     Defect("budget-spent-per-item", acks.BudgetSpentPerItem, ("ack/budget-spent-once",)),
-    Defect("expiry-spends-retries", acks.ExpirySpendsRetries, ("lease/redelivered-after-expiry",)),
+    Defect(
+        "expiry-spends-retries",
+        acks.ExpirySpendsRetries,
+        ("lease/redelivered-after-expiry", "ack/budget-spent-once"),
+    ),
     Defect("stale-ack-accepted", acks.StaleAckAccepted, ("ack/stale-lease-refused",)),
     Defect(
         "refused-ack-says-success",
