@@ -82,7 +82,9 @@ async def send_all(client: BrokerClient, requests: list[Call]) -> None:
                 mode=request.mode,
             )
         elif isinstance(request, AckCall):
-            parts = zip(request.transaction_ids, request.partition_ids, request.statuses, request.lease_ids, strict=True)
+            parts = zip(
+                request.transaction_ids, request.partition_ids, request.statuses, request.lease_ids, strict=True
+            )
             await client.ack_batch([AckItem(*part) for part in parts], group=request.group)
 
 
@@ -189,7 +191,9 @@ def main() -> None:
         bares.append(timed(lambda batches=batches: bare(batches)))  # type: ignore[misc]
         plains.append(timed(lambda: plain(options.schedules // 10)))
     line, alone, machine = map(statistics.median, (lines, bares, plains))
-    print(f"whole line            {statistics.median(rates):8.0f} schedules/s of {statistics.median(each):.1f} requests")
+    print(
+        f"whole line            {statistics.median(rates):8.0f} schedules/s of {statistics.median(each):.1f} requests"
+    )
     print(f"whole line            {line:8.0f} requests/s")
     print(f"same requests, bare   {alone:8.0f} requests/s   the whole line is {line / alone:.2f} x (goal 0.5)")
     print(f"plain state machine   {machine:8.0f} requests/s   the whole line is {line / machine:.2f} x (goal 2)")

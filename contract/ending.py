@@ -234,9 +234,7 @@ class _DrainReader:
 # Audit ------------------------------------------------------------------------------------------------------------
 
 
-async def _audit(
-    caller: Caller, queue: str, audit_group: str, partitions: tuple[str, ...], profile: Profile
-) -> None:
+async def _audit(caller: Caller, queue: str, audit_group: str, partitions: tuple[str, ...], profile: Profile) -> None:
     if await _audit_at_a_glance(caller, queue, f"{audit_group}0", partitions):
         if profile.virtual_time:  # where waiting is free, no lease of the audit shall confuse the drain
             await asyncio.sleep(GLANCE_LEASE_S + 0.001)

@@ -113,12 +113,14 @@ def explore(
     saved: Sequence[Schedule] = (),
     so_far: Callable[[Exploration], None] | None = None,
     enough: Callable[[Failure], bool] | None = None,
+    features: Features | None = None,
 ) -> Exploration:
     """Draws and plays schedules until `schedules` were played or `max_time_s` has passed, and judges them all.
 
     `saved` schedules are played before anything is drawn, and count. With `history_dir` each history is written there
     as "1.jsonl", "2.jsonl", ... while it happens. `so_far` gets what was found when the run is cut short. `enough` is
-    asked after each failure and ends the run when it says so. Raises `CouldNotJudge` where the target cannot be reached, and `ValueError` where neither limit is given.
+    asked after each failure and ends the run when it says so. `features` replaces what is known of the target. Raises
+    `CouldNotJudge` where the target cannot be reached, and `ValueError` where neither limit is given.
     """
     if schedules is None and max_time_s is None:
         raise ValueError("an exploration needs an end: give schedules or max_time_s")
@@ -129,7 +131,7 @@ def explore(
         number = 0
         while not explorer.over:
             workload = workloads[number % len(workloads)]
-            strategy = drawn_schedules(WORKLOADS[workload], features=features_of(target))
+            strategy = drawn_schedules(WORKLOADS[workload], features=features or features_of(target))
             explorer.round(strategy, seed=seed_of(seed, workload, number))
             number += 1
     except (KeyboardInterrupt, CouldNotJudge):

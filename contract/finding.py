@@ -310,9 +310,7 @@ def _partitions(request: Call, answer: Return | None) -> set[str]:
 
 def _keep_referred(kept: set[int], leaves: Sequence[Leaf]) -> None:
     """Adds the pops that kept acks and extensions refer to."""
-    labels = {
-        request.pop for number in kept if isinstance(request := request_of(leaves[number]), Ack | Extend)
-    }
+    labels = {request.pop for number in kept if isinstance(request := request_of(leaves[number]), Ack | Extend)}
     for number, leaf in enumerate(leaves):
         request = request_of(leaf)
         if isinstance(request, Pop) and request.label in labels:

@@ -221,7 +221,7 @@ class EffectEnd(msgspec.Struct, frozen=True, tag="effect-end", tag_field="kind")
 
 
 class Fault(msgspec.Struct, frozen=True, tag="fault", tag_field="kind"):
-    """Something was done to the broker or a consumer: `what` "kill", "start", "pause", "resume", "crash-consumer", ..."""
+    """Something was done to the broker or a consumer: `what` is "kill", "start", "pause", "resume", ..."""
 
     at_us: int
     what: str
@@ -433,7 +433,9 @@ def _check(header: Header, events: list[Event], name: str) -> None:
 
 def _check_result(request: Call, event: Return, where: str) -> None:
     if (event.outcome == "ok") != (event.result is not None):
-        raise HistoryError(f"{where}: outcome {event.outcome!r} {'without' if event.result is None else 'with'} a result")
+        raise HistoryError(
+            f"{where}: outcome {event.outcome!r} {'without' if event.result is None else 'with'} a result"
+        )
     if event.result is None:
         return
     wanted = _RESULTS[type(request)]
@@ -463,9 +465,7 @@ _RESULTS: dict[type, type] = {
 
 def _same_length(struct: Call | Result, where: str) -> None:
     lengths = {
-        name: len(value)
-        for name in struct.__struct_fields__
-        if isinstance(value := getattr(struct, name), tuple)
+        name: len(value) for name in struct.__struct_fields__ if isinstance(value := getattr(struct, name), tuple)
     }
     if len(set(lengths.values())) > 1:
         raise HistoryError(f"{where}: parallel lists of different lengths {lengths}")

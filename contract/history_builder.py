@@ -149,7 +149,9 @@ class HistoryBuilder:
         """An answered push."""
         opened = self.begin_push(partition, *names, transaction_ids=transaction_ids, payloads=payloads)
         opened.ok(self.push_result(names, statuses), 201)
-        self.place(partition, *(n for n, s in zip(names, statuses or ["queued"] * len(names), strict=True) if s == "queued"))
+        self.place(
+            partition, *(n for n, s in zip(names, statuses or ["queued"] * len(names), strict=True) if s == "queued")
+        )
         return names
 
     def place(self, partition: str, *names: str) -> None:
@@ -221,7 +223,13 @@ class HistoryBuilder:
     # Ack and the rest
 
     def begin_ack(
-        self, group: str, ids: Sequence[str], *, lease: str | None, statuses: Sequence[str] | str = "completed", worker: int = 0
+        self,
+        group: str,
+        ids: Sequence[str],
+        *,
+        lease: str | None,
+        statuses: Sequence[str] | str = "completed",
+        worker: int = 0,
     ) -> Open:
         """Invokes an ack of these messages."""
         words = (statuses,) * len(ids) if isinstance(statuses, str) else tuple(statuses)

@@ -208,9 +208,7 @@ class Probe:
         self.name = name
         self.plan = plan
         folder = None if plan.history_dir is None else plan.history_dir / name
-        self._run = Run(
-            target, seed=plan.seed, schedules=plan.most(), max_time_s=plan.max_time_s, history_dir=folder
-        )
+        self._run = Run(target, seed=plan.seed, schedules=plan.most(), max_time_s=plan.max_time_s, history_dir=folder)
         self._noted: list[Schedule] = []
         self._seen: set[bytes] = set()
         self._failed: dict[bytes, Found] = {}

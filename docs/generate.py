@@ -21,12 +21,12 @@ from pathlib import Path
 
 from contract import replay_file
 from contract.replay_file import Replay
-from strategies.schedule import Ack, Group, Item, Pop, Push, Schedule
+from strategies.schedule import Group, Item, Pop, Push, Schedule
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RULES = ROOT / "docs" / "rules.md"
-DEFECT = "--broker-engine defects.groups:SharedCursor"
+DEFECT = "--broker-engine defects.leases:PushBreaksLease"
 DEFECTS = ROOT / "tests" / "quality"
 
 OUTPUT = re.compile(
@@ -35,23 +35,23 @@ OUTPUT = re.compile(
 OPTIONAL = ("never", "not", "skipped:")
 """First words of lines that a run may have or not have."""
 
-SHARED_CURSOR = Replay(
+PUSH_BREAKS_LEASE = Replay(
     replay=replay_file.REPLAY_VERSION,
     suite="0.1.0",
-    rule="group/independent-cursor",
+    rule="lease/exclusive",
     signature="",
-    target="reference broker with SharedCursor (simulated)",
+    target="reference broker with PushBreaksLease (simulated)",
     seed=0,
     expected="",
     observed="",
     schedule=Schedule(
         steps=(
-            Push((Item(), Item())),
-            Pop(label=0, group=0, partition=0, batch=1),
-            Ack(pop=0),
-            Pop(label=1, group=1, partition=0),
+            Push((Item(),)),
+            Pop(label=0, partition=0),
+            Push((Item(),)),
+            Pop(label=1, worker=1, partition=0),
         ),
-        groups=(Group("G", "all"), Group("H", "all")),
+        groups=(Group("G", "all"),),
     ),
 )
 
@@ -70,7 +70,7 @@ def run(command: str) -> str:
         arguments += shlex.split(DEFECT)
     with tempfile.TemporaryDirectory() as folder:
         if "replay" in arguments:
-            replay_file.write(SHARED_CURSOR, Path(folder) / "failures")
+            replay_file.write(PUSH_BREAKS_LEASE, Path(folder) / "failures")
         done = subprocess.run(
             [sys.executable, "-c", "from contract.cli import main; main()", *arguments],
             cwd=folder,

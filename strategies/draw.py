@@ -687,7 +687,7 @@ class _Drawer:
         return [push, first, extend, wait, *again]
 
     def _spent(self, stream: _Stream) -> list[Step]:
-        """One message, or two of one call, fail, are handed back or run out several times in a row, and fail at last."""
+        """One message, or two of one call, fail, are handed back or run out several times, and fail at last."""
         count = 1 + stream.below(2)
         lane, steps = self._stocked(stream, count)
         limit = stream.below(3)
@@ -700,7 +700,7 @@ class _Drawer:
             if stream.chance(40):
                 steps.append(self._past_the_lease(pop, stream))
             else:
-                status: Status = stream.one(("failed", "failed", "retry"))
+                status: Status = stream.one(("failed", "retry"))
                 items = tuple(AckItem(message=index, status=status) for index in range(count))
                 steps.append(self._acked(pop.label, items, stream))
         last = self._pop(stream, lane, **fixed)
@@ -994,6 +994,8 @@ _IDIOMS: tuple[Callable[[_Drawer, _Stream], list[Step]], ...] = (
     _Drawer._extended,
     _Drawer._spent,
     _Drawer._mixed,
+    _Drawer._mixed,
+    _Drawer._spent,
     _Drawer._superseded,
     _Drawer._woken,
     _Drawer._overtaken,

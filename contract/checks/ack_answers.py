@@ -129,7 +129,8 @@ def _check_accepted(report: Report, model: ReaderModel, lease: Lease, ack: Ack, 
     report.compared[EFFECT] += 1
     name = _called(item)
     if not item.done:
-        _file(report, EFFECT, model, ack, f"{item.status} of {name}, under the live lease, is accepted", "it was refused")
+        expected = f"{item.status} of {name}, under the live lease, is accepted"
+        _file(report, EFFECT, model, ack, expected, "it was refused")
     elif item.noop:
         _file(report, EFFECT, model, ack, f"{name} was open: {item.status} is no no-op", "noop:true")
     elif item.released is False and not item.dead_lettered:

@@ -35,9 +35,7 @@ def check(model: Model, report: Report) -> None:
                 expected, observed = where_it_starts(reader_model, observation)
                 expected = f"{hit.message.name}, which was handed back ({hit.status}), comes first"
                 report.violate(
-                    violation_in_run(
-                        _rule(hit), observation.run, expected, observed, following=observation.following
-                    )
+                    violation_in_run(_rule(hit), observation.run, expected, observed, following=observation.following)
                 )
     _check_due(model, report)
 

@@ -220,9 +220,7 @@ def trace_cursor(
             trace.commits.append(effect)
         elif what == "unseen autoAck" and isinstance(thing, Call):
             assert isinstance(thing.request, PopCall)
-            cursor.add(
-                Effect(thing, OLDEST, thing.until, thing.until_us, budget=thing.request.batch or DEFAULT_BATCH)
-            )
+            cursor.add(Effect(thing, OLDEST, thing.until, thing.until_us, budget=thing.request.batch or DEFAULT_BATCH))
         elif what == "run" and isinstance(thing, Run):
             first = not trace.observations and cursor.moves == thing.auto_ack
             observation = _observe(cursor, log, thing, own.get(id(thing)))

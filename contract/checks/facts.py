@@ -225,9 +225,7 @@ def _pair(facts: Facts) -> None:
     phase: PhaseName = "schedule"
     for moment, event in enumerate(facts.history.events):
         if isinstance(event, Invoke):
-            call = Call(
-                event.call, event.request, event.worker, event.step, phase, moment, event.at_us
-            )
+            call = Call(event.call, event.request, event.worker, event.step, phase, moment, event.at_us)
             call.held_back = event.fault.startswith("delay-request")
             open_calls[event.call] = call
             facts.calls.append(call)
@@ -449,9 +447,7 @@ def _bind_delivery(facts: Facts, call: Call, result: PopResult, at: int) -> Mess
     return message
 
 
-def _match(
-    facts: Facts, key: PartitionKey, transaction_id: str, payload: str, before: int
-) -> Message | None:
+def _match(facts: Facts, key: PartitionKey, transaction_id: str, payload: str, before: int) -> Message | None:
     candidates = [m for m in facts.partitions.get(key, ()) if m.message_id is None and m.pushed_after < before]
     if not candidates:
         return None

@@ -60,9 +60,7 @@ def _check_run(
     if culprit is not None:
         expected, observed = where_it_starts(model, observation)
         observed += f"; group {culprit.reader.group} had acked up to there"
-        report.violate(
-            violation_in_run(CURSOR, observation.run, expected, observed, following=observation.following)
-        )
+        report.violate(violation_in_run(CURSOR, observation.run, expected, observed, following=observation.following))
 
 
 def _whose_ack(others: list[ReaderModel], observation: Observation) -> ReaderModel | None:

@@ -81,9 +81,7 @@ def _check_refused_extensions(model: Model, report: Report, reader_model: Reader
             expected = f"the lease of {names(lease.run.messages)}, which is alive, is extended"
             observed = f"success {str(result.success).lower()}, renewed {result.renewed}"
             violation = violation_in_run(EXTEND, lease.run, expected, observed, (lease.run.call.number, call.number))
-            report.violate(
-                msgspec.structs.replace(violation, line=line_of(call.returned), at_us=call.returned_us)
-            )
+            report.violate(msgspec.structs.replace(violation, line=line_of(call.returned), at_us=call.returned_us))
 
 
 def _holds(lease: Lease, call: Call) -> bool:

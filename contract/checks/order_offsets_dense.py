@@ -1,7 +1,8 @@
 """order/offsets-dense: offsets start at 0, have no gaps, and a message keeps its own.
 
 Reads the offsets in answers of pushes and pops, where the broker sends them (2.x). Proves: no message has two offsets,
-no offset has two messages, the offsets of a run follow each other, and the stored order that a complete audit read is 0, 1, 2, ...
+no offset has two messages, the offsets of a run follow each other, and the stored order that a complete audit read is
+0, 1, 2, ...
 Cannot prove anything on a broker that sends no offsets.
 """
 

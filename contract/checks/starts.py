@@ -124,9 +124,7 @@ def _decided_by_us(facts: Facts, call: Call, profile: Profile) -> int:
     return min(end_us, soon_us)
 
 
-def _last_certainly_out(
-    log: Log, messages: list[Message], call: Call, *, by_clock: bool, profile: Profile
-) -> int:
+def _last_certainly_out(log: Log, messages: list[Message], call: Call, *, by_clock: bool, profile: Profile) -> int:
     margin_us = int(profile.start_s * 1_000_000) if by_clock else 0
     places = [
         log.position[message]
@@ -145,8 +143,7 @@ def _last_possibly_out(log: Log, messages: list[Message], decided_by: int, decid
     certainly_in = [
         message
         for message in messages
-        if message.push is not None
-        and (message.push.invoked > decided_by or message.push.invoked_us > decided_by_us)
+        if message.push is not None and (message.push.invoked > decided_by or message.push.invoked_us > decided_by_us)
     ]
     if len(certainly_in) == len(messages):
         return OLDEST

@@ -140,9 +140,7 @@ def _neighbours(runs: list[Run]) -> tuple[dict[Message, Message], dict[Message, 
     return after, before
 
 
-def _sort(
-    stored: list[Message], after: dict[Message, Message], before: dict[Message, Message]
-) -> list[Message]:
+def _sort(stored: list[Message], after: dict[Message, Message], before: dict[Message, Message]) -> list[Message]:
     """Earliest push first, but never before the proven predecessor.
 
     Where the edges contradict each other the result is some order; the cut into fragments keeps that harmless,

@@ -103,9 +103,10 @@ class Store(Act):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start(Act):
-    """The first pop of a group decides where the group starts."""
+    """The first pop of a group decides where the group starts, by `soon_us` where its partition is there by then."""
 
     request: PopCall
+    soon_us: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,9 +282,9 @@ def _push(puzzle: Puzzle, call: Spoken, request: PushCall) -> None:
 def _pop(puzzle: Puzzle, call: Spoken, request: PopCall, faults: list[Fault], profile: Profile) -> None:
     if request.group in puzzle.timed_groups:
         soon_us = call.invoke.at_us + int(profile.start_s * 1_000_000)
-        exact = call.result is not None and not _disturbed(faults, call.invoke.at_us, soon_us)
-        until_us = min(call.until_us, soon_us) if exact else None
-        puzzle.acts.append(Start(span=_span(call, "decides the start", until_us=until_us), request=request))
+        if call.result is None or _disturbed(faults, call.invoke.at_us, soon_us):
+            soon_us = NEVER
+        puzzle.acts.append(Start(span=_span(call, "decides the start"), request=request, soon_us=soon_us))
     claim_us = None if call.result is not None or request.auto_ack else _latest_claim_us(call, faults, profile)
     result = call.result if isinstance(call.result, PopResult) else None
     puzzle.acts.append(Take(span=_span(call, "takes", until_us=claim_us), request=request, result=result))

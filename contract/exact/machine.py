@@ -16,7 +16,7 @@ from contract.exact.acts import NEVER, Configure, Extend, Kill, Puzzle, Settle, 
 from contract.exact.settling import Settling
 from contract.exact.state import MICROSECONDS, Attempt, Entry, Lease, Reader, ReaderKey, Settings, State
 from contract.exact.values import same_value
-from contract.exact.zone import NOW
+from contract.exact.zone import NOW, ZERO
 from contract.history import PopCall, PopResult
 from contract.profile import Profile
 
@@ -42,7 +42,7 @@ class Machine:
         if isinstance(act, Store):
             yield from self._store(state, index, act)
         elif isinstance(act, Start):
-            yield from self._start(state, act.request, act.span)
+            yield from self._start(state, act)
         elif isinstance(act, Take):
             yield from self._take(state, act)
         elif isinstance(act, Settle):
@@ -107,18 +107,31 @@ class Machine:
             return [partition for partition in state.logs if (group, partition) not in state.readers]
         return [named] if named in state.logs and (group, named) not in state.readers else None
 
-    def _start(self, state: State, request: PopCall, span: Span) -> Iterator[State]:
+    def _start(self, state: State, act: Start) -> Iterator[State]:
+        request = act.request
         partitions = self._decides(state, request)
         if partitions is None:
             return
+        if not self._came_before(state, act):
+            soon = state.limited(NOW, ZERO, act.soon_us)
+            if soon is None:
+                return
+            state = soon
         if request.partition is None or self.named_registers:
             state = replace(state, registered=state.registered | {request.group})
-        cursors = [self._starts(state.logs[partition], request, span) for partition in partitions]
+        cursors = [self._starts(state.logs[partition], request, act.span) for partition in partitions]
         for chosen in itertools.product(*cursors):
             after = state
             for partition, cursor in zip(partitions, chosen, strict=True):
                 after = after.with_reader((request.group, partition), Reader(cursor))
             yield after
+
+    def _came_before(self, state: State, act: Start | Take) -> bool:
+        """Whether a named pop may have been there before its partition: it decides when it finds it, if it decides."""
+        named = act.request.partition
+        if named is None or self.named_registers:
+            return False
+        return self.puzzle.acts[state.logs[named][0].act].span.until > act.span.invoked
 
     def _starts(self, log: tuple[Entry, ...], request: PopCall, span: Span) -> range:
         """The cursors with which a group may start; the time `now` is as exact as the clocks are."""
@@ -136,7 +149,7 @@ class Machine:
     def _take(self, state: State, act: Take) -> Iterator[State]:
         request = act.request
         if self._decides(state, request) is not None:
-            if request.partition is None or self.named_registers or not self._came_before(state, act):
+            if request.partition is None or not self._came_before(state, act):
                 return
             state = state.with_reader((request.group, request.partition), Reader())
         if act.result is None:
@@ -145,11 +158,6 @@ class Machine:
             yield from self._take_nothing(state, request)
         else:
             yield from self._take_seen(state, act, act.result)
-
-    def _came_before(self, state: State, act: Take) -> bool:
-        """Whether a pop may have been there before its partition: what is pushed while it waits is for its group."""
-        first = self.puzzle.acts[state.logs[act.request.partition or ""][0].act]
-        return first.span.until > act.span.invoked
 
     def _take_nothing(self, state: State, request: PopCall) -> Iterator[State]:
         """An empty answer: every partition that the pop covers has nothing left for the group, or is leased."""
@@ -160,7 +168,7 @@ class Machine:
             reader = state.readers.get(key, Reader())
             if after is None or reader.cursor >= len(state.logs.get(partition, ())):
                 continue
-            if reader.lease is None or reader.lease.over:
+            if reader.lease is None or reader.lease.over or (reader.lease.dead and not settle_s):
                 return
             after = after.limited(NOW, key, int(settle_s * MICROSECONDS))
         if after is not None:
@@ -243,8 +251,8 @@ class Machine:
         reader = state.readers.get(key, Reader())
         if reader.lease is None:
             return state
-        dead = state if reader.lease.over else state.limited(key, NOW, self.early_us)
-        return None if dead is None else dead.with_reader(key, reader._replace(lease=None))
+        dead = state.run_out(key, self.early_us)
+        return dead and dead.with_reader(key, reader._replace(lease=None))
 
     def _claimed(
         self, state: State, key: ReaderKey, request: PopCall, lease_id: str, last: int, attempt: Attempt
@@ -256,7 +264,7 @@ class Machine:
         lease_s = request.lease_s if request.lease_s is not None and request.lease_s > 0 else state.settings.lease_s
         assert lease_s is not None  # there is a message, so there is a queue
         zone = state.zone.without(key).with_end(key, lease_s * MICROSECONDS)
-        return replace(state, zone=zone).with_reader(key, reader._replace(lease=Lease(lease_id, last, False)))
+        return replace(state, zone=zone).with_reader(key, reader._replace(lease=Lease(lease_id, last)))
 
     def _take_unseen(self, state: State, act: Take) -> Iterator[State]:
         """A pop without an answer takes any number of messages, of any partitions that it may claim."""
@@ -295,14 +303,11 @@ class Machine:
             yield from states
 
     def _extend_one(self, state: State, key: ReaderKey, lives: bool, seconds: int) -> Iterator[State]:
-        lease = state.readers[key].lease
-        if lease is None or lease.over:
-            if not lives:
-                yield state
+        split = state.alive(key) if lives else state.run_out(key, self.early_us)
+        if split is None:
             return
-        split = state.limited(NOW, key, 0) if lives else state.limited(key, NOW, self.early_us)
-        if split is None or not lives:
-            yield from [split] if split else []
+        if not lives:
+            yield split
             return
         longer_us = seconds * MICROSECONDS
         kept, extended = split.limited(NOW, key, -longer_us), split.limited(key, NOW, longer_us)

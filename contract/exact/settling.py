@@ -8,9 +8,7 @@ from typing import NamedTuple
 
 from contract.exact.acts import Act, Settle
 from contract.exact.state import Reader, ReaderKey, State
-from contract.exact.zone import NOW
 
-_NEVER_FILED = ("completed", "retry")
 _STRENGTH = {"completed": 0, "retry": 1, "failed": 2, "dlq": 3}
 
 
@@ -34,8 +32,7 @@ class Settling:
         """Every state after the ack; `done` has a bit for each act that came before."""
         key = (act.group, act.partition)
         reader = state.readers.get(key, Reader())
-        flags = zip(act.flags or (), act.words, strict=False)
-        if any(flag.dead_lettered and word in _NEVER_FILED for flag, word in flags):
+        if not self._may_be_filed(act):
             return
         if act.lease_id is None:
             if reader.lease is None:
@@ -43,13 +40,20 @@ class Settling:
             else:
                 yield from self._bounded(state, act, key, reader)
             return
-        live = dead = state if reader.lease is None or reader.lease.id != act.lease_id or reader.lease.over else None
-        if dead is None:
-            live, dead = state.limited(NOW, key, 0), state.limited(key, NOW, self.early_us)
+        dead: State | None = state
+        if reader.lease is not None and reader.lease.id == act.lease_id:
+            live, dead = state.alive(key), state.run_out(key, self.early_us)
             if live is not None:
                 yield from self._bounded(live, act, key, reader)
         if dead is not None and self._refused(dead, act, reader, done):
             yield dead
+
+    def _may_be_filed(self, act: Settle) -> bool:
+        """Whether `dlq` is answered for items only whose message some item of the call failed or gave up."""
+        items = list(zip(act.transaction_ids, act.words, strict=True))
+        given_up = {transaction_id for transaction_id, word in items if word in ("failed", "dlq")}
+        flags = zip(act.flags or (), items, strict=False)
+        return all(transaction_id in given_up for flag, (transaction_id, _) in flags if flag.dead_lettered)
 
     def _places(self, state: State, act: Settle) -> list[list[int]]:
         """For each item, the offsets that its transactionId may mean."""
@@ -136,9 +140,7 @@ class Settling:
             for further in self._outcomes(above, stop + 1, 0, last, 0, spent=True):
                 yield further._replace(filed=further.filed | filed)
 
-    def _settled(
-        self, state: State, act: Settle, meant: tuple[int | None, ...], outcome: Outcome
-    ) -> Iterator[State]:
+    def _settled(self, state: State, act: Settle, meant: tuple[int | None, ...], outcome: Outcome) -> Iterator[State]:
         """The reader after an outcome, its lease released or kept as the answer says."""
         key = (act.group, act.partition)
         reader = state.readers[key]._replace(cursor=outcome.cursor, failures=outcome.failures)
@@ -147,9 +149,7 @@ class Settling:
                 return
         yield state.with_reader(key, reader._replace(lease=None) if outcome.release else reader)
 
-    def _answer_fits(
-        self, act: Settle, meant: tuple[int | None, ...], outcome: Outcome | None, files: bool
-    ) -> bool:
+    def _answer_fits(self, act: Settle, meant: tuple[int | None, ...], outcome: Outcome | None, files: bool) -> bool:
         """Whether the flags of an answer say what happened. -1: at or below the cursor; None: not to be found."""
         if act.flags is None:
             return True

@@ -21,11 +21,16 @@ class Entry(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """A leased batch, up to (not including) offset `last`. `over`: it ran out; then the zone holds no end of it."""
+    """A leased batch, up to (not including) offset `last`.
+
+    `dead`: some answer said that it ran out, so it lives no more. `over`: it ran out so long ago that the zone has
+    forgotten its end.
+    """
 
     id: str
     last: int
-    over: bool
+    dead: bool = False
+    over: bool = False
 
 
 class Attempt(NamedTuple):
@@ -88,9 +93,22 @@ class State:
         readers = dict(self.readers)
         for key, reader in self.readers.items():
             if key in over and reader.lease is not None:
-                readers[key] = reader._replace(lease=reader.lease._replace(over=True))
+                readers[key] = reader._replace(lease=reader.lease._replace(dead=True, over=True))
                 zone = zone.without(key)
         return replace(self, readers=readers, zone=zone)
+
+    def alive(self, key: ReaderKey) -> State | None:
+        """The part in which the reader's lease is alive."""
+        lease = self.readers[key].lease
+        return None if lease is None or lease.dead else self.limited(NOW, key, 0)
+
+    def run_out(self, key: ReaderKey, early_us: int) -> State | None:
+        """The part in which the reader's lease has run out, at most `early_us` before its time."""
+        reader = self.readers[key]
+        if reader.lease is None or reader.lease.dead:
+            return self
+        dead = self.limited(key, NOW, early_us)
+        return dead and dead.with_reader(key, reader._replace(lease=reader.lease._replace(dead=True)))
 
     def limited(self, first: Hashable, second: Hashable, most: int) -> State | None:
         """The part where two times are at most so far apart."""

@@ -65,7 +65,6 @@ class _VirtualSelector(selectors.SelectSelector):
             self.now_us += round(timeout * MICROSECONDS)
         return []
 
-
     def _look_for_progress(self) -> None:
         """Called when somebody has something to do at once: time cannot pass meanwhile, so that must end."""
         self._rounds += 1

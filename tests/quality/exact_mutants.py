@@ -102,9 +102,7 @@ def _pick(events: Events, random: Random, fits: Callable[[Event], bool]) -> int:
 
 
 def _answer(events: Events, random: Random, kind: type[Result], fits: Callable[[Result], bool] = bool) -> int:
-    return _pick(
-        events, random, lambda e: isinstance(e, Return) and isinstance(e.result, kind) and fits(e.result)
-    )
+    return _pick(events, random, lambda e: isinstance(e, Return) and isinstance(e.result, kind) and fits(e.result))
 
 
 def _sent(events: Events, random: Random, kind: type[msgspec.Struct]) -> int:

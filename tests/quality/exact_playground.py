@@ -319,6 +319,13 @@ class Playground:
             if self.logs[partition] and (group, partition) not in self.readers:
                 self.readers[group, partition] = Reader(len(self.logs[partition]) if new else 0)
 
+    def _find(self, request: PopCall, partition: str) -> None:
+        """The partition came to exist while this pop was there: what made it exist is in or out."""
+        if self._chance(0.5):
+            self.readers[request.group, partition] = Reader()
+        else:
+            self._decide(request)
+
     def _reader(self, group: str, partition: str) -> Reader:
         return self.readers.setdefault((group, partition), Reader())
 
@@ -328,7 +335,7 @@ class Playground:
         for partition in covered:
             undecided = request.group and request.group not in self.registered
             if undecided and (request.group, partition) not in self.readers and self.logs.get(partition):
-                self.readers[request.group, partition] = Reader()  # it came to exist while this pop was there
+                self._find(request, partition)
             reader = self._reader(request.group, partition) if self.logs.get(partition) else Reader()
             alive = reader.lease is not None and self.now_us < reader.lease.end_us
             if not alive and reader.cursor < len(self.logs.get(partition, [])):
@@ -508,9 +515,7 @@ class Playground:
         reader.cursor = reached
         return said
 
-    def _apply(
-        self, reader: Reader, words: dict[int, str], lease: Lease
-    ) -> tuple[set[int], set[int], bool]:
+    def _apply(self, reader: Reader, words: dict[int, str], lease: Lease) -> tuple[set[int], set[int], bool]:
         """Moves the cursor; which offsets were dead-lettered, which had no effect, and whether the lease is over."""
         stop = min((place for place, word in words.items() if word in ("failed", "retry")), default=None)
         passed = [place for place in words if stop is None or place < stop]

@@ -83,17 +83,22 @@ def row(defect: Defect, kills: list[Kill]) -> str:
     )
 
 
+def summary(sequential: list[Kill]) -> str:
+    """Medians over every defect that needs no concurrency."""
+    first_s = statistics.median(kill.first_s for kill in sequential)
+    minimal_s = statistics.median(kill.minimal_s for kill in sequential)
+    return f"Over all sequential defects: first failure {first_s:.2f} s, minimal {minimal_s:.2f} s (medians)."
+
+
 def report(kills: dict[str, list[Kill]], seeds: int) -> str:
     """The whole page."""
-    sequential = [
-        kill for name, found in kills.items() if not DEFECTS[name].concurrent for kill in found if kill.found
-    ]
+    sequential = [kill for name, found in kills.items() if not DEFECTS[name].concurrent for kill in found if kill.found]
     lines = [
         "# Kill matrix",
         "",
-        "Printed by `python tests/quality/kill_matrix.py`; do not edit. Each seeded defect of the reference broker, the",
-        f"rules that became its headline, and the medians over {seeds} seeds of the seconds to the first failure and to",
-        "the minimal schedule with that headline; the steps of that schedule as median (worst).",
+        "Printed by `python tests/quality/kill_matrix.py`; do not edit. Each seeded defect of the reference broker,",
+        f"the rules that became its headline, and the medians over {seeds} seeds of the seconds to the first failure",
+        "and to the minimal schedule with that headline; the steps of that schedule as median (worst).",
         "",
         f"Profile digest {digest()}.",
         "",
@@ -101,8 +106,7 @@ def report(kills: dict[str, list[Kill]], seeds: int) -> str:
         "|---|---|---|---|---|---|",
         *(row(DEFECTS[name], found) for name, found in kills.items()),
         "",
-        f"Over all sequential defects: first failure {statistics.median(k.first_s for k in sequential):.2f} s, minimal"
-        f" {statistics.median(k.minimal_s for k in sequential):.2f} s (medians).",
+        summary(sequential),
         "",
     ]
     return "\n".join(lines)

@@ -9,6 +9,7 @@ rule compared less than a fiftieth of the number of schedules.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from contract.explore import explore, seed_of
+from contract.explore import explore, features_of, seed_of
 from contract.rules import RULES
 from contract.targets import Simulated
 from contract.verdicts import Verdict
@@ -41,7 +42,10 @@ class Part(msgspec.Struct, frozen=True):
 
 def soak(seed: int, schedules: int) -> Part:
     """One chunk."""
-    run = explore(Simulated(), seed=seed, schedules=schedules)
+    target = Simulated()
+    features = features_of(target)
+    every = dataclasses.replace(features, kinds=features.kinds | {"storm"})
+    run = explore(target, seed=seed, schedules=schedules, features=every)
     alarms = [f"seed {seed}: {failure.violation}" for failure in run.failures]
     alarms += [f"seed {seed}: {v.rule} {v.reason}" for v in run.rules if v.verdict is Verdict.ERROR]
     compared = {verdict.rule: verdict.compared for verdict in run.rules}
@@ -60,8 +64,8 @@ def report(parts: list[Part], seed: int) -> str:
         [
             "# Clean soak",
             "",
-            "Printed by `python tests/quality/soak.py`; do not edit. Schedules with all steps and faults of the simulated",
-            "target on the correct reference broker. An alarm here would be a false one.",
+            "Printed by `python tests/quality/soak.py`; do not edit. Schedules with all steps and faults of the",
+            "simulated target, storms included, on the correct reference broker. An alarm here would be a false one.",
             "",
             f"Profile digest {digest()}, seed {seed}.",
             "",

@@ -60,7 +60,13 @@ class StartDecidedWhenAnswered(Engine):
     def find_queue(self, pop: Pop) -> Queue | None:
         """The first look of a parked pop decides nothing; the one after its wake-up starts at the tip."""
         parked: dict[int, Pop] = self.__dict__.setdefault("parked", {})
-        if pop.wait and pop.start_new and pop.group != QUEUE_MODE and id(pop) not in parked and not self.is_registered(pop):
+        if (
+            pop.wait
+            and pop.start_new
+            and pop.group != QUEUE_MODE
+            and id(pop) not in parked
+            and not self.is_registered(pop)
+        ):
             parked[id(pop)] = pop
             return None
         return super().find_queue(pop)
