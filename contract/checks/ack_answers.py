@@ -22,6 +22,7 @@ from contract.checks.model import Model, ReaderModel
 from contract.checks.readers import Ack, AckedItem
 from contract.checks.report import Report, line_of, names, short
 from contract.checks.stored_order import BEYOND, comparable, fragment
+from contract.history import AckCall
 from contract.verdicts import Violation
 
 OUTSIDE, REPEAT, EFFECT = RULES = ("ack/outside-batch-refused", "ack/repeat-is-no-op", "ack/answer-matches-effect")
@@ -52,7 +53,14 @@ def check(model: Model, report: Report) -> None:
 
 
 def _live_lease(leases: Iterable[Lease], ack: Ack) -> Lease | None:
-    """The one of the leases of its id under which the ack was certainly sent and answered."""
+    """The one of the leases of its id under which the ack was certainly sent and answered.
+
+    None where the call also acks under another lease, or none: that part may act first and release this one.
+    """
+    request = ack.call.request
+    assert isinstance(request, AckCall)
+    if len(set(request.lease_ids)) > 1:
+        return None
     for lease in leases:
         if lease.run.call.returned < ack.call.invoked:
             others = [r for r in lease.releasers if r != ack.call.invoked]
@@ -125,7 +133,7 @@ def _open(model: ReaderModel, lease: Lease, item: AckedItem, ack: Ack) -> bool:
 
 
 def _check_accepted(report: Report, model: ReaderModel, lease: Lease, ack: Ack, item: AckedItem) -> None:
-    """The only item of a call, under a live lease, for an open message of its batch: it is accepted, and not a no-op."""
+    """The only item of a call, for an open message of the live batch: it is accepted, and not a no-op."""
     report.compared[EFFECT] += 1
     name = _called(item)
     if not item.done:

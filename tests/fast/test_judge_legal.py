@@ -776,3 +776,18 @@ def parked_named_pop_that_finds_its_partition_late() -> HistoryBuilder:
     h.audit()
     h.drain({("G", "p"): ["m2"]})
     return h
+
+
+@legal
+def unleased_part_of_a_call_releases_the_lease_of_the_other_part() -> HistoryBuilder:
+    """The parts of one call act in any order: the one without a lease hands the batch back, the other is refused."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    opened = h.begin_ack("G", ["m1", "m1"], lease=lease, statuses=["retry", "completed"])
+    mixed = msgspec.structs.replace(opened.request, lease_ids=(None, lease))
+    h.events[-1] = msgspec.structs.replace(h.events[-1], request=mixed)
+    opened.ok(AckResult((True, False), (None, "invalid or expired lease"), (None, None), (None, None), (None, None)))
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
