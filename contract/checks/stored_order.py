@@ -1,9 +1,9 @@
 """The order in which a partition stores its messages, as far as the history proves it.
 
-A complete audit read every message of every partition from the start: its order is the stored order. Without one, the
-order is put together from edges (neighbours in a run, items of one request, pushes that do not overlap in time), and
-cut into *fragments* wherever two neighbours are connected by no edge. Positions in different fragments are not
-comparable: a rule that meets such a pair has no evidence.
+A complete audit read every message of every partition from the start: its order is the stored order. Without one, or
+where it missed a message that was certainly stored, the order is put together from edges (neighbours in a run, items
+of one request, pushes that do not overlap in time), and cut into *fragments* wherever two neighbours are connected by
+no edge. Positions in different fragments are not comparable: a rule that meets such a pair has no evidence.
 
 A position is an integer; positions of one fragment are consecutive. `OLDEST` is the place before everything.
 """
@@ -62,7 +62,7 @@ def build_logs(facts: Facts) -> dict[PartitionKey, Log]:
         runs.setdefault((run.queue, run.partition), []).append(run)
     logs: dict[PartitionKey, Log] = {}
     for key, messages in facts.partitions.items():
-        if audited is not None:
+        if audited is not None and _saw_everything(facts, messages, audited.get(key, [])):
             logs[key] = _from_audit(audited.get(key, []))
         else:
             logs[key] = _from_edges(messages, runs.get(key, []))
@@ -85,6 +85,14 @@ def _audited_runs(facts: Facts) -> dict[PartitionKey, list[Run]] | None:
         if run.group == group_name(last.group):
             found.setdefault((run.queue, run.partition), []).append(run)
     return found
+
+
+def _saw_everything(facts: Facts, messages: list[Message], runs: list[Run]) -> bool:
+    """Whether the audit met every message that was certainly stored before it; one that did not orders nothing."""
+    span = facts.phase("audit")
+    begin = 0 if span is None else span.begin
+    seen = {message for run in runs for message in run.messages}
+    return all(message in seen for message in messages if message.stored_by < begin)
 
 
 def _from_audit(runs: list[Run]) -> Log:

@@ -29,6 +29,9 @@ from contract.history import (
     Header,
     History,
     Invoke,
+    Phase,
+    PhaseEnd,
+    PhaseName,
     PopCall,
     PopResult,
     PushCall,
@@ -53,6 +56,7 @@ class Stored:
     id: str
     transaction_id: str
     payload: str
+    at_us: int = 0
 
 
 @dataclass(slots=True)
@@ -84,6 +88,7 @@ class Open:
     answer: Callable[[], Result]
     by_us: int = 1 << 60
     lost_us: int | None = None
+    held_back: bool = False
 
 
 @dataclass(slots=True)
@@ -107,11 +112,15 @@ class Playground:
     open: list[Open] = field(default_factory=list)
     given: list[Given] = field(default_factory=list)
     retry_limit: int = 3
+    window_us: int = 3600_000_000
+    lease_s: int = PUSHED_LEASE_S
     calls: int = 0
     minted: int = 0
-    dedup: bool = True
     counts: bool = True
     named_registers: bool = True
+    from_now: bool = False
+    draining: bool = False
+    phase: PhaseName | None = None
     modes: dict[str, str | None] = field(default_factory=dict)
     settled: dict[tuple[str, str, str | None], list[tuple[object, list[bool]]]] = field(default_factory=dict)
 
@@ -119,13 +128,17 @@ class Playground:
         """Plays until that many calls were sent, and ends with some of them perhaps still under way."""
         self.named_registers = self.random.random() < 0.5
         self.counts = self.random.random() < 0.5
+        self.from_now = self.random.random() < 0.2
         self.modes = {"": None, "A": "all", "B": self.random.choice([None, "new", "all"])}
         if self.random.random() < 0.5:
             self._configure()
+            self._answer()
         while self.calls < calls:
             self._step()
         for _ in range(self.random.randint(0, 12)):
             self._step(new=False)
+        if self._chance(0.4):
+            self._finish()
         header = Header(HISTORY_VERSION, "playground", "a legal broker", "simulated", {}, ("q",))
         return History(header, (*self.events, End(self.now_us)))
 
@@ -134,8 +147,13 @@ class Playground:
         if self.open:
             choices += [self._act] * 6 + [self._answer] * 6 + [self._lose]
         choices += [self._wait]
-        if self.random.random() < 0.02:
+        fate = self.random.random()
+        if fate < 0.02:
             choices = [self._kill]
+        elif fate < 0.03:
+            choices = [self._pause]
+        elif new and fate < 0.05:
+            choices = [self._configure]
         self.random.choice(choices)()
 
     # Time, faults -------------------------------------------------------------------------------------------------
@@ -146,6 +164,12 @@ class Playground:
         wanted = self.random.choice([0, 1000, 100_000, 500_000, 1_000_000, 2_000_000, *exact])
         due = [call.by_us - self.now_us for call in self.open if call.deeds]
         self.now_us += max(0, min([wanted, *due]))
+
+    def _pause(self) -> None:
+        """Nothing acts for a while; what a first pop decides may come as late as the broker does."""
+        self.events.append(Fault(self.now_us, "pause"))
+        self.now_us += self.random.choice([1000, 700_000])
+        self.events.append(Fault(self.now_us, "resume"))
 
     def _kill(self) -> None:
         self.events.append(Fault(self.now_us, "kill"))
@@ -170,9 +194,13 @@ class Playground:
 
     def _begin(self, request: Call, deeds: list[Callable[[], bool]], answer: Callable[[], Result]) -> Open:
         self.calls += 1
-        call = Open(self.calls, request, deeds, answer)
-        self.events.append(Invoke(self.calls, self.now_us, f"w{self.random.randrange(3)}", request, str(self.calls)))
+        call = Open(self.calls, request, deeds, answer, held_back=self.phase is None and self._chance(0.04))
+        fault, worker = "delay-request" if call.held_back else "", f"w{self.random.randrange(3)}"
+        self.events.append(Invoke(self.calls, self.now_us, worker, request, str(self.calls), fault))
         self.open.append(call)
+        if call.held_back:
+            call.lost_us = self.now_us
+            self.events.append(Return(call.number, self.now_us, "unknown", why="held back"))
         return call
 
     def _act(self) -> None:
@@ -222,12 +250,89 @@ class Playground:
         self.random.choice([self._push, self._pop, self._pop, self._ack, self._ack, self._extend])()
 
     def _configure(self) -> None:
-        self.retry_limit = self.random.choice([0, 1, 3])
-        self.dedup = self._chance(0.5)
-        options: dict[str, int | bool | str] = {"retryLimit": self.retry_limit, "leaseTime": PUSHED_LEASE_S}
-        options["dedupWindowSeconds"] = 3600 if self.dedup else 0
-        self._begin(ConfigureCall("q", options), [], DoneResult)
-        self._answer()
+        options: dict[str, int | bool | str] = {"leaseTime": self.random.choice([1, 2, PUSHED_LEASE_S])}
+        if self._chance(0.6):
+            options["retryLimit"] = self.random.choice([0, 1, 3])
+        if self._chance(0.6):
+            options["dedupWindowSeconds"] = self.random.choice([0, 2, 3600])
+
+        def configure() -> bool:
+            self.lease_s = int(options["leaseTime"])
+            self.retry_limit = int(options.get("retryLimit", self.retry_limit))
+            self.window_us = int(options.get("dedupWindowSeconds", self.window_us // 1_000_000)) * 1_000_000
+            return True
+
+        self._begin(ConfigureCall("q", options), [configure], DoneResult)
+
+    def _refuse(self, request: Call) -> None:
+        """The broker does not take the request."""
+        self.calls += 1
+        self.events.append(Invoke(self.calls, self.now_us, "w0", request, str(self.calls)))
+        self.events.append(Return(self.calls, self.now_us, "refused", why="connection refused"))
+
+    # The end ------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Heal, audit and drain, as a run ends: everything due has come when they are over."""
+        self.events.append(Phase(self.now_us, "heal"))
+        self.phase = "heal"
+        for call in list(self.open):
+            while call.deeds:
+                if not call.deeds[0]():
+                    continue
+                call.deeds.pop(0)
+            while call in self.open:
+                self._answer()
+        self.now_us += (PUSHED_LEASE_S + 11) * 1_000_000
+        readers = [("audit", "all", True), *((group, self.modes[group], False) for group in GROUPS)]
+        if self._chance(0.5):
+            readers.append(readers.pop(0))
+        for group, mode, audit in readers:
+            if audit or not self.draining:
+                self._phase("audit" if audit else "drain")
+            self._read_all(group, mode, audit)
+        self._phase(None)
+
+    def _phase(self, name: PhaseName | None) -> None:
+        if self.phase is not None:
+            self.events.append(PhaseEnd(self.now_us, self.phase, True))
+        if name is not None:
+            self.events.append(Phase(self.now_us, name))
+        self.phase, self.draining = name, name == "drain"
+
+    def _read_all(self, group: str, mode: str | None, audit: bool) -> None:
+        for partition in (None, *PARTITIONS):
+            while True:
+                lease_s = None if audit else 30
+                request = PopCall("q", group, partition, 1000, 0, lease_s, None, audit, mode if group else None)
+                found: list[PopResult] = []
+                self._decide(request)
+                call = self._begin(request, [], lambda found=found: found[0])  # type: ignore[misc]
+                found.append(self._take(request))
+                self._close(call)
+                if not found[0].message_ids:
+                    break
+                if not audit:
+                    self._ack_all(group, found[0])
+
+    def _close(self, call: Open) -> None:
+        """A call of the ending is answered at once."""
+        self.open.remove(call)
+        self.events.append(Return(call.number, self.now_us, "ok", 200, result=call.answer()))
+
+    def _ack_all(self, group: str, given: PopResult) -> None:
+        for partition in dict.fromkeys(given.partitions):
+            at = [n for n, name in enumerate(given.partitions) if name == partition]
+            ids, count = tuple(given.transaction_ids[n] for n in at), len(at)
+            leases, words = (given.lease_id,) * count, ("completed",) * count
+            names = tuple(given.message_ids[n] for n in at)
+            request = AckCall(
+                "q", group, True, (partition,) * count, (f"id of {partition}",) * count, ids, names, leases, words
+            )
+            said = self._settle(group, (partition, given.lease_id), tuple(zip(ids, words, strict=True)))
+            nothing = (None,) * count
+            answer = AckResult(tuple(s[0] for s in said), nothing, nothing, nothing, tuple(s[3] for s in said))
+            self._close(self._begin(request, [], lambda answer=answer: answer))  # type: ignore[misc]
 
     # Push ---------------------------------------------------------------------------------------------------------
 
@@ -236,20 +341,31 @@ class Playground:
         partitions = tuple(self.random.choice(PARTITIONS) for _ in range(count))
         ids = tuple(self.random.choice("abc") if self._chance(0.3) else None for _ in range(count))
         payloads = tuple(self.random.choice(["1", "2", f'"{self.calls} {n}"']) for n in range(count))
-        stored: dict[int, tuple[Stored, str]] = {}
+        stored: dict[int, tuple[Stored | None, str]] = {}
+        nobody, open_ = None, set[int]()
         batch: dict[tuple[str, str], Stored] = {}
 
         def store(n: int) -> bool:
+            fate = self.random.random()
+            if fate < 0.04:
+                stored[n] = (nobody, "failed")
+                return True
+            if fate < 0.08:
+                open_.add(n)
+                if fate < 0.06:
+                    stored[n] = (nobody, "failed")
+                    return True
             log, sent = self.logs.setdefault(partitions[n], []), ids[n]
             if sent is not None:
                 known = batch.get((partitions[n], sent))
-                if known is None and self.dedup:
+                if known is None:
                     known = next((m for m in reversed(log) if m.transaction_id == sent), None)
+                    known = known if known and self.now_us - known.at_us < self.window_us else None
                 if known is not None:
                     stored[n] = (known, "duplicate")
                     return True
             self.minted += 1
-            message = Stored(f"id{self.minted}", sent or f"id{self.minted}", payloads[n])
+            message = Stored(f"id{self.minted}", sent or f"id{self.minted}", payloads[n], self.now_us)
             log.append(message)
             if sent is not None:
                 batch[partitions[n], sent] = message
@@ -257,12 +373,13 @@ class Playground:
             return True
 
         def answer() -> PushResult:
-            done = [stored[n] for n in range(count)]
+            done = [(nobody, "failed") if n in open_ else stored[n] for n in range(count)]
             return PushResult(
-                tuple(m.id for m, _ in done),
-                tuple(m.transaction_id for m, _ in done),
+                tuple(None if m is None else m.id for m, _ in done),
+                tuple(None if m is None else m.transaction_id for m, _ in done),
                 tuple(status for _, status in done),
                 (None,) * count,
+                frozenset(open_),
             )
 
         order = sorted(range(count), key=lambda n: (partitions[n], n)) if self._chance(0.5) else list(range(count))
@@ -282,13 +399,17 @@ class Playground:
             self.random.choice([None, 2000]),
             self._chance(0.15),
             self._mode(group),
+            "now" if group == "B" and self.from_now else None,
         )
         found: list[PopResult] = []
+        if self._chance(0.03):
+            self._refuse(request)
+            return
         call = self._begin(request, [], lambda: found[0])
 
         def arrive() -> bool:
             self._decide(request)
-            call.by_us = 1 << 60 if call.lost_us is None else call.lost_us + LATE_US
+            call.by_us = 1 << 60 if call.lost_us is None or call.held_back else call.lost_us + LATE_US
             return True
 
         def take() -> bool:
@@ -298,7 +419,9 @@ class Playground:
                 return True
             return False
 
-        call.deeds, call.by_us = [arrive, take], self.now_us + START_US
+        call.deeds = [arrive, take]
+        if not call.held_back:
+            call.by_us = self.now_us + START_US
 
     def _mode(self, group: str) -> str | None:
         mode = self.modes[group]
@@ -309,7 +432,7 @@ class Playground:
         group, named = request.group, request.partition
         if not group or group in self.registered:
             return
-        new = request.mode in (None, "new")
+        new = request.mode in (None, "new") or request.from_ is not None
         partitions = list(self.logs)
         if named is None or self.named_registers:
             self.registered[group] = "yes"
@@ -364,7 +487,7 @@ class Playground:
             return first
         attempt = reader.batch[2] + 1 if reader.batch is not None and reader.batch[0] <= first < reader.batch[1] else 1
         reader.batch = (first, first + count, attempt)
-        reader.lease = Lease(lease, self.now_us + (request.lease_s or PUSHED_LEASE_S) * 1_000_000, first + count)
+        reader.lease = Lease(lease, self.now_us + (request.lease_s or self.lease_s) * 1_000_000, first + count)
         return first
 
     def _pop_result(self, lease: str, runs: list[tuple[str, int, Reader, int]]) -> PopResult:
@@ -415,16 +538,24 @@ class Playground:
         for index in range(len(items)):
             parts.setdefault((request.partitions[index], request.lease_ids[index]), []).append(index)
         answers: dict[int, tuple[bool, bool, bool, bool | None]] = {}
+        open_: set[int] = set()
 
         def settle(key: tuple[str, str | None]) -> bool:
             indexes = parts[key]
+            fate = self.random.random()
+            if fate < 0.04:
+                open_.update(indexes)
+                if fate < 0.02:
+                    answers.update((index, (False, False, False, None)) for index in indexes)
+                    return True
             asked = tuple((request.transaction_ids[index], request.statuses[index]) for index in indexes)
             for index, said in zip(indexes, self._settle(batch.group, key, asked), strict=True):
                 answers[index] = said
             return True
 
         def answer() -> AckResult:
-            said = [answers[index] for index in range(len(items))]
+            denied = (False, False, False, None)
+            said = [denied if index in open_ else answers[index] for index in range(len(items))]
             tells = self._chance(0.5)
             return AckResult(
                 tuple(s[0] for s in said),
@@ -432,6 +563,7 @@ class Playground:
                 tuple(s[1] or None for s in said) if tells else (None,) * len(said),
                 tuple(s[2] or None for s in said),
                 tuple(s[3] for s in said) if tells else (None,) * len(said),
+                frozenset(open_),
             )
 
         order = self.random.sample(list(parts), len(parts))

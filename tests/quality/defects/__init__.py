@@ -36,6 +36,7 @@ _ALL = (
         concurrent=True,
     ),
     Defect("answered-before-durable", pushes.AnsweredBeforeDurable, ("push/stored-is-delivered",)),
+    Defect("torn-write-delivered", pushes.TornWriteDelivered, ("push/no-phantom",)),
     Defect("push-says-queued", pushes.PushSaysQueued, ("push/stored-is-delivered",)),
     Defect("push-stored-twice", pushes.PushStoredTwice, ("push/stored-once",)),
     Defect("refused-push-stored", pushes.RefusedPushStored, ("push/refused-is-not-delivered",)),

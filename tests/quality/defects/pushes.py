@@ -53,6 +53,23 @@ class AnsweredBeforeDurable(Engine):
             )
 
 
+class TornWriteDelivered(Engine):
+    """After a crash the torn end of the log is read as a message (seen in logs without checksums)."""
+
+    def recover_on_start(self) -> None:
+        """Appends a message that nobody pushed to each partition."""
+        super().recover_on_start()
+        with self.storage:
+            for partition_id, offset in self.storage.execute("SELECT id, next_offset FROM partitions", ()).fetchall():
+                made_up = self.new_message_id(self.now_ms())
+                self.storage.execute(
+                    "INSERT INTO messages (partition_id, offset, id, transaction_id, payload, pushed_ms)"
+                    " VALUES (?, ?, ?, ?, ?, ?)",
+                    (partition_id, offset, made_up, made_up, b'"torn"', self.now_ms()),
+                )
+                self.storage.execute("UPDATE partitions SET next_offset = ? WHERE id = ?", (offset + 1, partition_id))
+
+
 class PushSaysQueued(Engine):
     """The storage refuses, and the answer says queued all the same (seen in a port of Queen)."""
 
