@@ -92,7 +92,8 @@ class Caller:
     """Sends calls, numbers them and records them.
 
     `client` gives the client of a worker. Events are recorded in the order in which they happen; after `close` nothing
-    is recorded any more.
+    is recorded any more. `stored_ids` are the ids of all messages that answers named as stored; `open_pushes` counts
+    the pushes that may have stored something else: unanswered, answered in part, or still on their way.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Caller:
         self.calls = 0
         self.pushed = 0
         self.stored_ids: set[str] = set()
-        self.open_pushes = False
+        self.open_pushes = 0
         self._client = client
         self._recorder = recorder
         self._open = True
@@ -142,6 +143,7 @@ class Caller:
         ride = Ride(number, request, jitter, fault, self._effect_ended)
         if isinstance(request, history.PushCall):
             self.pushed += len(request.partitions)
+            self.open_pushes += 1
         elif isinstance(request, history.ConfigureCall):
             self.horizon.configured(request.options)
         self.add(history.Invoke(number, self.now_us(), worker, request, step, fault_name))
@@ -155,8 +157,8 @@ class Caller:
         if answer.outcome is Outcome.OK:
             self.horizon.acted(ride.request, at_us)
             result = read(answer.value)
-            if isinstance(result, history.PushResult):
-                self._stored(result)
+            if isinstance(result, history.PushResult) and self._all_is_known(result):
+                self.open_pushes -= 1
             self.add(history.Return(ride.call, at_us, "ok", answer.status, "", result, answer.oddities))
             if isinstance(result, history.PushResult | history.AckResult) and result.unknown_items:
                 ride.outcome_is_unknown()
@@ -165,18 +167,21 @@ class Caller:
             history.Return(ride.call, at_us, answer.outcome.value, answer.status, answer.why, None, answer.oddities)
         )
         if answer.outcome is Outcome.UNKNOWN:
-            self.open_pushes = self.open_pushes or isinstance(ride.request, history.PushCall)
             if not ride.ended:
                 self.horizon.unanswered(ride.request, at_us)
             ride.outcome_is_unknown()
+        elif isinstance(ride.request, history.PushCall):
+            self.open_pushes -= 1
 
-    def _stored(self, result: history.PushResult) -> None:
-        """Notes what is certainly stored, and whether something else may be."""
+    def _all_is_known(self, result: history.PushResult) -> bool:
+        """Notes what is certainly stored; False where something else may be."""
+        known = True
         for index, (message_id, status) in enumerate(zip(result.message_ids, result.statuses, strict=True)):
-            if status in ("queued", "duplicate") and message_id is not None:
+            if message_id is not None and status in ("queued", "duplicate"):
                 self.stored_ids.add(message_id)
-            elif index in result.unknown_items or status == "buffered":
-                self.open_pushes = True
+            if index in result.unknown_items or status == "buffered" or (status == "queued" and message_id is None):
+                known = False
+        return known
 
     def _effect_ended(self, ride: Ride) -> None:
         at_us = self.now_us()

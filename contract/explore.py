@@ -72,8 +72,15 @@ SPARE = 5
 SHARED_BROKER_FAULTS_PERCENT = 10
 """Schedules with faults of the broker, where they keep all lanes waiting."""
 
+STORMS = 2
+"""Storms of one round, where time is real."""
+
 PLAYS_PER_LANE = 2
 """Schedules that are drawn for each lane at once, so that a lane that is done early has more to do."""
+
+
+SHRINK_GRACE_S = 10.0
+"""How far shrinking may go beyond the time of a run; failures that come later stay as they were found."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -199,6 +206,10 @@ class Run:
         """Seconds since the run began."""
         return time.monotonic() - self._start_s
 
+    def shrink_s(self) -> float | None:
+        """Seconds in which a failure may be made small; None where the run has no limit of time."""
+        return None if self._max_time_s is None else max(0.0, self._max_time_s + SHRINK_GRACE_S - self.elapsed_s())
+
     def play(self, schedule: Schedule) -> Found:
         """Plays one schedule and judges it."""
         return self._judged(schedule, self.target.play(schedule, seed=self.seed, path=self.path(self.played + 1)))
@@ -279,8 +290,8 @@ class _Explorer:
             batch: list[Schedule] = []
             features = features_of(self._run.target)
             if "storm" in features.kinds:
-                self._draw(storms(features=features), seed, self._run.left(1), batch.append)
-                if not before:  # alone at first: races show in seconds, a whole batch takes longer
+                self._draw(storms(features=features), seed, self._run.left(STORMS), batch.append)
+                if not before:  # apart at first: races show in seconds, and best where nothing else is done
                     self.play_all(batch)
                     batch.clear()
             self._draw(strategy, seed, self._run.left(lanes * PLAYS_PER_LANE) - len(batch), batch.append)
@@ -337,6 +348,7 @@ class _Explorer:
             self._run.target,
             aside=self._aside,
             seed=self._run.seed,
+            shrink_s=self._run.shrink_s(),
             elapsed_s=self._run.elapsed_s,
             history_path=self._run.path(f"minimal-{len(self.failures) + 1}"),
         )

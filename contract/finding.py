@@ -131,12 +131,12 @@ def investigate(
     """Makes the schedule small, confirms it and says what it shows.
 
     A candidate counts when the headline of its history is one of the rules that the found history violates; rules in
-    `aside` count for nothing. Where a target does the same each time one play confirms; else the minimal schedule is
+    `aside` count for nothing. It takes at most `shrink_s` seconds where that is less than is usual. Where a target does the same each time one play confirms; else the minimal schedule is
     played three times.
     """
     minimiser = _Minimiser(found, target, frozenset(aside), seed)
-    limit_s = shrink_s if shrink_s is not None else SHRINK_S if target.profile.virtual_time else REAL_SHRINK_S
-    minimal = minimiser.minimal(limit_s)
+    limit_s = SHRINK_S if target.profile.virtual_time else REAL_SHRINK_S
+    minimal = minimiser.minimal(limit_s if shrink_s is None else min(limit_s, shrink_s))
     tries = 1 if deterministic(target) else CONFIRMATIONS
     played = minimiser.play([minimal] * tries, [history_path] + [None] * (tries - 1))
     failing = [one for one in played if minimiser.counts(one[1])]

@@ -185,6 +185,7 @@ class HistoryBuilder:
         worker: int = 0,
         lease_s: int | None = 2,
         batch: int = 10,
+        partitions: int = 1,
         wait_ms: int | None = None,
         auto_ack: bool = False,
         mode: str | None = "all",
@@ -192,7 +193,7 @@ class HistoryBuilder:
     ) -> Open:
         """Invokes a pop; a group starts at the oldest message unless `mode` says otherwise."""
         request = PopCall(
-            self.queue, group, partition, batch, 1, lease_s, wait_ms, auto_ack, mode if group else None, from_
+            self.queue, group, partition, batch, partitions, lease_s, wait_ms, auto_ack, mode if group else None, from_
         )
         return self.begin(f"{group or 'q'}/{worker}", request)
 

@@ -264,6 +264,7 @@ class Probe:
             found,
             self._run.target,
             seed=self.plan.seed,
+            shrink_s=self._run.shrink_s(),
             elapsed_s=self._run.elapsed_s,
             history_path=self._run.path("minimal"),
         )

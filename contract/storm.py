@@ -20,6 +20,10 @@ from strategies.schedule import Mode, Storm
 MOST_CALLS = 20_000
 """Calls of one storm; beyond them no loop begins another."""
 
+MOST_DELIVERIES_PER_PUSH = 3
+SPARE_DELIVERIES = 100
+"""What the consumers of one storm take before it is clear that they are given the same messages for ever."""
+
 MOST_LOOPS = 64
 """Pushers, and consumers, of one storm."""
 
@@ -74,6 +78,8 @@ class _Loops:
         self._pushers = min(storm.pushers, MOST_LOOPS)
         self._pushing = self._pushers
         self._pushes = min(storm.operations, MOST_CALLS // 2)
+        self._most_deliveries = self._pushes * MOST_DELIVERIES_PER_PUSH + SPARE_DELIVERIES
+        self._deliveries = 0
         self._sent = 0
         self._calls = 0
         self._kill_after = None if storm.kill_at is None else self._pushes * storm.kill_at // 100
@@ -89,6 +95,8 @@ class _Loops:
                 loops.create_task(self._consume(number), name=f"consumer {self._path}.{number}")
         if self._calls >= MOST_CALLS:
             self._stage.caller.note(f"the storm was ended after {self._calls} calls", self._path)
+        if self._deliveries >= self._most_deliveries:
+            self._stage.caller.note(f"the consumers were stopped after {self._deliveries} deliveries", self._path)
 
     # Pushers ------------------------------------------------------------------------------------------------------
 
@@ -131,7 +139,7 @@ class _Loops:
         worker = f"{self._stage.consumer}/{number}"
         turn = number
         empty = troubles = 0
-        while self._may_call():
+        while self._may_call() and self._deliveries < self._most_deliveries:
             last = self._pushing == 0
             answer = await self._send(self._pop(turn, last), worker)
             if answer.value is None:
@@ -141,6 +149,7 @@ class _Loops:
                 await self._recover(answer)
             elif answer.value.messages:
                 empty = troubles = 0
+                self._deliveries += len(answer.value.messages)
                 await self._ack(answer.value.messages, worker)
             else:
                 empty += 1

@@ -270,7 +270,7 @@ def anything(*, features: Features | Callable[[], Features] = Features()) -> st.
 
 
 _STORM_PUSHES = (400, 800, 800)
-_STORM_BATCHES = (2, 10, 100, 100, 100, 100)
+_STORM_BATCHES = (10, 100, 100, 100, 100, 100)
 """Mostly big ones: a consumer that falls behind the head meets no race."""
 
 _SIMULATED_STORM_PUSHES = (50, 100, 200)
@@ -282,11 +282,11 @@ def storms(draw: st.DrawFn, *, features: Features | Callable[[], Features] = Fea
     able = features() if callable(features) else features
     stream = _Stream(draw(_WORLDS), position=0)
     group = Group(name="g0", mode=stream.one(("all", "all", "new"))) if stream.chance(70) else Group()
-    partitions = stream.one((1, 1, 1, 2))
+    partitions = stream.one((1, 1, 1, 1, 2))
     kills = "kill-broker" in able.kinds and stream.chance(able.broker_faults_percent // 3)
     storm = Storm(
-        pushers=2 + stream.below(4),
-        consumers=2 + stream.below(2),
+        pushers=2 + stream.below(3),
+        consumers=1 + stream.below(3),
         operations=stream.one(_STORM_PUSHES if able.short_waits else _SIMULATED_STORM_PUSHES),
         partitions=partitions,
         batch=stream.one(_STORM_BATCHES),

@@ -71,12 +71,13 @@ def _live_lease(leases: Iterable[Lease], ack: Ack) -> Lease | None:
 
 def _check_flags(report: Report, model: ReaderModel, ack: Ack, item: AckedItem) -> None:
     report.compared[EFFECT] += 1
+    if not item.dead_lettered or not (item.completes or item.status == "retry"):
+        return
     same = [other for other in ack.items if other is not item and other.transaction_id == item.transaction_id]
     if any(other.fails or other.status == "dlq" for other in same):
         return  # at one offset the strongest word counts, and the flag speaks of the offset
-    if item.dead_lettered and (item.completes or item.status == "retry"):
-        expected = f"no dlq for a {item.status} item ({_called(item)})"
-        _file(report, EFFECT, model, ack, expected, "dlq:true", signature="dlq-on-sibling")
+    expected = f"no dlq for a {item.status} item ({_called(item)})"
+    _file(report, EFFECT, model, ack, expected, "dlq:true", signature="dlq-on-sibling")
 
 
 def _outside(model: ReaderModel, lease: Lease, item: AckedItem, ack: Ack) -> bool:

@@ -9,11 +9,15 @@ Cannot prove a completion whose answer was lost, until a later run shows it.
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Iterable
+
 from contract.checks.cursors import Commit, Observation
+from contract.checks.facts import Message
 from contract.checks.model import Model
 from contract.checks.order_starts_at_cursor import place_name
 from contract.checks.report import Report, names, violation_in_run
-from contract.checks.stored_order import comparable
+from contract.checks.stored_order import fragment
 
 AFTER_ACK, AUTO_ACK, PREFIX = RULES = ("delivery/not-after-ack", "delivery/auto-ack-once", "ack/completes-prefix")
 
@@ -23,6 +27,7 @@ def check(model: Model, report: Report) -> None:
     for reader_model in model.readers.values():
         certain = reader_model.trace.certain
         since = _since(certain)
+        commits = _Commits(certain)
         for observation in reader_model.trace.observations:
             if observation.start is None:
                 continue
@@ -32,7 +37,7 @@ def check(model: Model, report: Report) -> None:
                     report.compared[rule] += 1
             if not observation.again:
                 continue
-            commit = _covering([c for c in certain if c.moment < invoked], observation)
+            commit = commits.covering(observation)
             if commit is None:
                 continue
             rule = _rule_of(commit, observation)
@@ -58,13 +63,45 @@ def _since(certain: list[Commit]) -> dict[str, int]:
     return since
 
 
-def _covering(commits: list[Commit], observation: Observation) -> Commit | None:
-    """The commit that makes the start of the run done: one that names it where there is one."""
-    start = observation.start
-    assert start is not None
-    covering = [c for c in commits if comparable(c.position, start) and c.position >= start]
-    first = observation.run.messages[0]
-    return next((c for c in covering if first in c.named), covering[0] if covering else None)
+class _Records:
+    """Of commits in the order of their moments: those that reach higher than every one before, by fragment.
+
+    The first commit that reaches a position is always one of them.
+    """
+
+    def __init__(self) -> None:
+        self._commits: dict[int, list[Commit]] = {}
+
+    def add(self, commit: Commit) -> None:
+        highest = self._commits.setdefault(fragment(commit.position), [])
+        if not highest or commit.position > highest[-1].position:
+            highest.append(commit)
+
+    def first(self, start: int, moment: int) -> Commit | None:
+        """The first commit at or above the position `start`, where it was known before `moment`."""
+        highest = self._commits.get(fragment(start), [])
+        index = bisect.bisect_left(highest, start, key=lambda commit: commit.position)
+        return highest[index] if index < len(highest) and highest[index].moment < moment else None
+
+
+class _Commits:
+    """The certain commits of a reader, asked for the one that makes the start of a run done."""
+
+    def __init__(self, commits: Iterable[Commit]) -> None:
+        self._all = _Records()
+        self._naming: dict[Message, _Records] = {}
+        for commit in commits:
+            self._all.add(commit)
+            for message in commit.named:
+                self._naming.setdefault(message, _Records()).add(commit)
+
+    def covering(self, observation: Observation) -> Commit | None:
+        """One that names the first message of the run where there is one."""
+        start, moment = observation.start, observation.run.call.invoked
+        assert start is not None
+        naming = self._naming.get(observation.run.messages[0])
+        named = None if naming is None else naming.first(start, moment)
+        return named or self._all.first(start, moment)
 
 
 def _rule_of(commit: Commit, observation: Observation | None) -> str:

@@ -28,10 +28,10 @@ EXCLUSIVE, EXPIRY, EXTEND = RULES = ("lease/exclusive", "lease/not-before-expiry
 
 def check(model: Model, report: Report) -> None:
     """Files at most one violation of each rule for each run that came while another one's lease lived."""
+    _check_extensions(model, report)
     for reader_model in model.readers.values():
         leases = {id(lease.run): lease for lease in reader_model.leases}
         _count_held_back(report, reader_model)
-        _check_refused_extensions(model, report, reader_model)
         active: list[Lease] = []
         previous: Lease | None = None
         for run in reader_model.reader.runs:
@@ -65,22 +65,30 @@ def _count_held_back(report: Report, model: ReaderModel) -> None:
                 report.compared[EXTEND] += 1
 
 
-def _check_refused_extensions(model: Model, report: Report, reader_model: ReaderModel) -> None:
-    """An extension of a lease that is certainly alive renews it."""
-    leases = {lease.run.lease_id: lease for lease in reader_model.leases}
+def _check_extensions(model: Model, report: Report) -> None:
+    """An extension renews every partition in which its lease is certainly alive."""
+    leases: dict[str, list[Lease]] = {}
+    for reader_model in model.readers.values():
+        for lease in reader_model.leases:
+            leases.setdefault(lease.run.lease_id, []).append(lease)
     for call in model.facts.extends:
         request, result = call.request, call.result
         assert isinstance(request, ExtendCall)
-        lease = leases.get(request.lease_id)
-        if not isinstance(result, ExtendResult) or lease is None or lease.run.call.returned > call.invoked:
+        if not isinstance(result, ExtendResult):
             continue
-        if not lease.certainly_alive(call.returned, call.returned_us):
+        alive = [
+            lease
+            for lease in leases.get(request.lease_id, ())
+            if lease.run.call.returned < call.invoked and lease.certainly_alive(call.returned, call.returned_us)
+        ]
+        if not alive:
             continue
         report.compared[EXTEND] += 1
-        if not result.success or not result.renewed:
-            expected = f"the lease of {names(lease.run.messages)}, which is alive, is extended"
+        if not result.success or result.renewed < len(alive):
+            held = alive[0].run
+            expected = f"the lease of {names(held.messages)} is alive in {len(alive)} partitions and renewed there"
             observed = f"success {str(result.success).lower()}, renewed {result.renewed}"
-            violation = violation_in_run(EXTEND, lease.run, expected, observed, (lease.run.call.number, call.number))
+            violation = violation_in_run(EXTEND, held, expected, observed, (held.call.number, call.number))
             report.violate(msgspec.structs.replace(violation, line=line_of(call.returned), at_us=call.returned_us))
 
 

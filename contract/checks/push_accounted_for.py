@@ -41,6 +41,9 @@ def check(model: Model, report: Report) -> None:
         for message in run.messages:
             if message.push is None:
                 strays.setdefault(message, run)
+            elif message.pushed_after > run.call.returned:
+                expected = f"{message.name} after its push was sent"
+                report.violate(violation_in_run(PHANTOM, run, expected, "it came before"))
     for message, run in strays.items():
         _file_stray(model, report, message, run)
     _count_refused(model, report)

@@ -6,11 +6,13 @@ is the headline where a reader would call it by that name.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import msgspec
 import pytest
 
+from contract.history import ExtendCall, ExtendResult
 from contract.history_builder import HistoryBuilder, Stored
 from contract.judge import headline, judge
 from contract.rules import RULES
@@ -889,4 +891,27 @@ def an_unanswered_push_that_was_over_when_a_group_asked(bad: bool) -> HistoryBui
     h.pop("G", "p", ["m1"])
     h.audit({"p": ["m1"]})
     h.drain({("H", "p"): ["m1"]})
+    return h
+
+
+@near_miss("push/no-phantom")
+def a_message_comes_before_it_is_pushed(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.stored["m1"] = Stored("p", "m1", json.dumps({"n": "m1"}))
+    if bad:
+        h.pop("G", "p", ["m1"])
+    h.push("p", "m1")
+    if not bad:
+        h.pop("G", "p", ["m1"])
+    return h
+
+
+@near_miss("lease/extend-extends-all")
+def an_extension_renews_one_of_two_partitions(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.push("r", "m2")
+    opened = h.begin_pop("G", None, partitions=2)
+    opened.messages(["m1", "m2"], lease="L1")
+    h.begin("G/0", ExtendCall("q", "G", "L1", 5)).ok(ExtendResult(True, 1 if bad else 2))
     return h

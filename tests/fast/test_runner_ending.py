@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from client import AckedItem, AckItem, Call, Message, Outcome, PopAnswer, PushedItem, PushItem
 from contract import history
-from contract.profile import SIMULATED
+from contract.profile import REFERENCE, SIMULATED, Profile
 from contract.runner import Summary, World, run_schedule
 from contract.targets.virtual_time import VirtualLoop, run
 from strategies import schedule as s
@@ -28,15 +29,24 @@ def some(*numbers: int) -> Call[Any]:
 
 
 class Client:
-    """Answers each pop by a function of what it asks; acks as told."""
+    """Answers each pop by a function of what it asks; pushes and acks as told, else with success.
 
-    def __init__(self, answer: Answer, *acks: Call[Any]) -> None:
+    Pushed messages are m1, m2, ...
+    """
+
+    def __init__(self, answer: Answer, *acks: Call[Any], pushes: Sequence[Call[Any]] = ()) -> None:
         self._answer = answer
         self._acks = list(acks)
+        self._pushes = list(pushes)
+        self._pushed = 0
         self.pops: list[dict[str, Any]] = []
 
     async def push(self, items: Sequence[PushItem], *, extensions: Mapping[str, Any]) -> Call[Any]:
-        return Call(OK, 201, "", tuple(PushedItem("m", "t", "queued", 0) for _ in items))
+        if self._pushes:
+            return self._pushes.pop(0)
+        first = self._pushed + 1
+        self._pushed += len(items)
+        return pushed(*[f"m{number}" for number in range(first, first + len(items))])
 
     async def pop(self, queue: str, *, extensions: Mapping[str, Any], **asked: Any) -> Call[Any]:
         self.pops.append(asked)
@@ -46,13 +56,24 @@ class Client:
         return self._acks.pop(0) if self._acks else Call(OK, 200, "", (AckedItem(True),) * len(items))
 
 
-def scripted(*answers: Call[Any]) -> Answer:
-    """The answers in turn, then nothing."""
+def pushed(*ids: str | None, status: str = "queued", unknown: bool = False) -> Call[Any]:
+    return Call(OK, 201, "", tuple(PushedItem(message_id, "t", status, None, unknown) for message_id in ids))
+
+
+def scripted(*answers: Call[Any], group: str = "A") -> Answer:
+    """The answers in turn to pops of one group (with a dash at its end: of one that begins so), then nothing."""
     left = list(answers)
-    return lambda _: left.pop(0) if left else EMPTY
+
+    def answer(asked: dict[str, Any]) -> Call[Any]:
+        its = asked["group"].startswith(group) if group.endswith("-") else asked["group"] == group
+        return left.pop(0) if left and its else EMPTY
+
+    return answer
 
 
-def play(client: Client, *steps: s.Step, partitions: int = 1, idle: bool = True) -> tuple[history.History, Summary]:
+def play(
+    client: Client, *steps: s.Step, partitions: int = 1, idle: bool = True, profile: Profile = SIMULATED
+) -> tuple[history.History, Summary]:
     schedule = s.Schedule(tuple(steps), partitions, (s.Group("A", "all"),))
     recorder = history.Recorder(history.Header(1, "0", "scripted", "simulated", {}, ("q",)))
 
@@ -67,7 +88,7 @@ def play(client: Client, *steps: s.Step, partitions: int = 1, idle: bool = True)
             audit_group="audit-",
             now_us=lambda: loop.now_us,
             idle=quiet,
-            profile=SIMULATED,
+            profile=profile,
         )
         return await run_schedule(world, schedule, recorder)
 
@@ -86,7 +107,7 @@ def phase(played: history.History, name: str) -> history.Phase:
 def test_phases_come_in_order() -> None:
     played, _ = play(Client(scripted()))
     phases = [event.name for event in played.events if isinstance(event, history.Phase)]
-    assert phases == ["schedule", "heal", "drain", "audit"]
+    assert phases == ["schedule", "heal", "audit", "drain"]
 
 
 def test_the_last_event_is_the_end() -> None:
@@ -95,11 +116,15 @@ def test_the_last_event_is_the_end() -> None:
 
 
 def test_requests_are_counted() -> None:
-    _, summary = play(Client(scripted()), s.Push((s.Item(),)))
-    assert summary.requests == 1 + 2 + 2  # the push; drain and audit each by wildcard and by name
+    _, summary = play(Client(scripted(some(1), group="audit-0")), s.Push((s.Item(),)))
+    assert summary.requests == 1 + 1 + 2  # the push; the audit by wildcard; the drain by wildcard and by name
 
 
 # Heal -----------------------------------------------------------------------------------------------------------------
+
+
+SETTLED_US = 501_000
+"""What heal waits in any case: the late effects of the profile, and a millisecond."""
 
 
 def test_heal_waits_for_the_lease_of_an_answered_pop() -> None:
@@ -119,17 +144,19 @@ def test_heal_waits_for_the_default_lease_of_the_queue() -> None:
 
 def test_heal_does_not_wait_for_an_auto_ack() -> None:
     played, _ = play(Client(scripted(some(1))), s.Pop(1, lease_s=7, auto_ack=True))
-    assert phase_end(played, "heal").at_us < 100_000
+    assert phase_end(played, "heal").at_us == SETTLED_US
 
 
 def test_heal_does_not_wait_for_a_refused_pop() -> None:
     played, _ = play(Client(scripted(Call(Outcome.REFUSED, 400, "bad"))), s.Pop(1, lease_s=7))
-    assert phase_end(played, "heal").at_us < 100_000
+    assert phase_end(played, "heal").at_us == SETTLED_US
 
 
 def test_heal_says_when_calls_are_still_in_flight() -> None:
     played, _ = play(Client(scripted()), idle=False)
-    assert phase_end(played, "heal") == history.PhaseEnd(1000, "heal", False, "calls are still in flight after 2000 s")
+    assert phase_end(played, "heal") == history.PhaseEnd(
+        SETTLED_US, "heal", False, "calls are still in flight after 2000 s"
+    )
 
 
 # Drain ----------------------------------------------------------------------------------------------------------------
@@ -145,7 +172,7 @@ def test_drain_pops_by_wildcard_and_then_each_partition_by_name() -> None:
 def test_drain_pops_everything_under_a_lease() -> None:
     client = Client(scripted())
     play(client)
-    asked = client.pops[0]
+    asked = next(asked for asked in client.pops if asked["group"] == "A")
     assert (asked["partitions"], asked["batch"], asked["lease_s"], asked["mode"]) == (0, 1000, 30, "all")
 
 
@@ -180,7 +207,7 @@ def test_a_drain_that_never_ends_is_stopped_by_its_rounds() -> None:
     pushes = s.Push((s.Item(),) * 20)
     played, _ = play(Client(lambda asked: some(1) if asked["group"] == "A" else EMPTY), pushes)
     end = phase_end(played, "drain")
-    assert (end.complete, end.why) == (False, "51 answers and no end; 50 were expected at most")
+    assert (end.complete, end.why) == (False, "53 answers and no end; 52 were expected at most")
 
 
 def test_an_unanswered_pop_of_the_drain_is_tried_again_when_its_lease_is_over() -> None:
@@ -212,8 +239,10 @@ def test_a_refused_pop_ends_the_drain() -> None:
 
 
 def test_a_broker_that_is_away_for_a_moment_is_tried_again() -> None:
-    played, summary = play(Client(scripted(NOBODY, NOBODY)))
-    assert (phase_end(played, "drain").complete, summary.unreachable) == (True, "")
+    for group in ("A", "audit-"):
+        played, summary = play(Client(scripted(NOBODY, NOBODY, group=group)))
+        assert (phase_end(played, "drain").complete, summary.unreachable) == (True, "")
+        assert phase_end(played, "audit").complete
 
 
 def test_a_broker_that_is_gone_ends_the_run() -> None:
@@ -229,25 +258,162 @@ def audits(client: Client) -> list[dict[str, Any]]:
     return [asked for asked in client.pops if asked["group"].startswith("audit-")]
 
 
-def test_audit_reads_all_from_the_start_with_a_fresh_group() -> None:
+def audit_groups(client: Client) -> list[str]:
+    return [asked["group"] for asked in audits(client)]
+
+
+TWO = s.Push((s.Item(), s.Item(1)))
+UNSEEN = [GONE]
+"""A push without an answer, after which only an audit that commits can tell what is there."""
+
+
+def test_the_audit_comes_before_anything_is_drained() -> None:
+    client = Client(scripted(some(1)))
+    play(client)
+    assert list(dict.fromkeys(asked["group"] for asked in client.pops)) == ["audit-0", "A"]
+
+
+def test_a_glance_reads_all_from_the_start_under_a_short_lease() -> None:
     client = Client(scripted())
     play(client)
+    asked = audits(client)[0]
+    names = ("group", "mode", "auto_ack", "lease_s", "partitions", "batch", "partition")
+    assert [asked[name] for name in names] == ["audit-0", "all", False, 1, 0, 1000, None]
+
+
+def test_a_glance_that_saw_all_that_is_known_is_enough() -> None:
+    client = Client(scripted(some(1, 2), group="audit-0"))
+    played, _ = play(client, TWO)
+    assert audit_groups(client) == ["audit-0"]
+    assert phase_end(played, "audit").complete
+
+
+def test_a_glance_acks_nothing() -> None:
+    played, _ = play(Client(scripted(some(1, 2), group="audit-0")), TWO)
+    assert not [event for event in played.events if isinstance(event, history.Invoke) and "Ack" in str(event.request)]
+
+
+def test_a_glance_reads_by_name_what_the_wildcard_did_not_bring() -> None:
+    client = Client(scripted(some(1), group="audit-0"))
+    play(client, partitions=3)
+    assert [asked["partition"] for asked in audits(client)] == [None, "p1", "p2"]
+
+
+def test_a_glance_may_find_more_than_is_known() -> None:
+    client = Client(scripted(some(1, 2, 3), group="audit-0"))
+    play(client, TWO)
+    assert set(audit_groups(client)) == {"audit-0"}
+
+
+def test_a_glance_that_misses_a_known_message_is_followed_by_an_audit_that_commits() -> None:
+    client = Client(scripted(some(1), group="audit-0"))
+    played, _ = play(client, TWO)
+    assert audit_groups(client) == ["audit-0", "audit-1", "audit-1"]
+    assert phase_end(played, "audit").complete
+
+
+def test_a_duplicate_tells_of_a_message_that_a_glance_must_see() -> None:
+    client = Client(scripted(), pushes=[pushed("m9", status="duplicate")])
+    play(client, s.Push((s.Item(),)))
+    assert audit_groups(client) == ["audit-0", "audit-0", "audit-1", "audit-1"]
+
+
+def test_a_glance_without_an_answer_is_followed_by_an_audit_that_commits() -> None:
+    client = Client(lambda asked: GONE if asked["group"] == "audit-0" else EMPTY)
+    played, _ = play(client)
+    assert audit_groups(client) == ["audit-0", "audit-1", "audit-1"]
+    assert phase_end(played, "audit").complete
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        GONE,
+        pushed("m1", status="buffered"),
+        pushed("m1", unknown=True),
+        pushed(None, status="error", unknown=True),
+        pushed(None),
+    ],
+    ids=["unanswered", "buffered", "item unknown", "storage error", "no id"],
+)
+def test_no_glance_where_more_may_be_stored_than_is_known(answer: Call[Any]) -> None:
+    client = Client(scripted(), pushes=[answer])
+    play(client, s.Push((s.Item(),)))
+    assert audit_groups(client) == ["audit-1", "audit-1"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Call(Outcome.REFUSED, 400, "bad"),
+        pushed(None, status="error"),
+        pushed("m1", status="duplicate"),
+        pushed(None, status="duplicate"),
+    ],
+    ids=["refused", "item refused", "duplicate", "duplicate without an id"],
+)
+def test_a_push_that_stored_nothing_new_leaves_the_glance(answer: Call[Any]) -> None:
+    client = Client(scripted(some(1), group="audit-0"), pushes=[answer])
+    play(client, s.Push((s.Item(),)))
+    assert audit_groups(client) == ["audit-0"]
+
+
+def test_no_glance_where_a_batch_may_not_hold_everything() -> None:
+    for items, first in ((500, "audit-0"), (501, "audit-1")):
+        client = Client(scripted())
+        play(client, s.Push((s.Item(),) * items))
+        assert audit_groups(client)[0] == first
+
+
+def test_no_glance_while_a_push_is_on_its_way() -> None:
+    class SlowAtRepetitions(Client):
+        async def push(self, items: Sequence[PushItem], *, extensions: Mapping[str, Any]) -> Call[Any]:
+            if self._pushed:
+                await asyncio.sleep(10_000)
+            return await super().push(items, extensions=extensions)
+
+    client = SlowAtRepetitions(scripted())
+    played, _ = play(client, s.RepeatRequest(s.Push((s.Item(),)), ms=100))
+    assert not phase_end(played, "heal").complete
+    assert set(audit_groups(client)) == {"audit-1"}
+
+
+def test_the_lease_of_a_glance_is_waited_out_where_waiting_is_free() -> None:
+    played, _ = play(Client(scripted()))
+    assert phase(played, "drain").at_us - phase(played, "audit").at_us == 1_001_000
+
+
+def test_the_lease_of_a_glance_is_not_waited_out_in_real_time() -> None:
+    played, _ = play(Client(scripted()), profile=REFERENCE)
+    assert phase(played, "drain").at_us == phase(played, "audit").at_us
+
+
+def test_an_audit_that_commits_reads_all_from_the_start_with_a_fresh_group() -> None:
+    client = Client(scripted(), pushes=UNSEEN)
+    play(client, s.Push((s.Item(),)))
     asked = audits(client)[0]
     assert (asked["group"], asked["mode"], asked["auto_ack"], asked["partitions"], asked["batch"]) == (
         "audit-1", "all", True, 0, 1000,
     )  # fmt: skip
 
 
-def test_audit_reads_each_partition_by_name_as_well() -> None:
-    client = Client(scripted())
-    play(client, partitions=3)
+@pytest.mark.parametrize("pushes", [(), UNSEEN], ids=["glance", "audit that commits"])
+def test_audit_reads_each_partition_by_name_as_well(pushes: Sequence[Call[Any]]) -> None:
+    client = Client(scripted(), pushes=pushes)
+    play(client, *[s.Push((s.Item(),)) for _ in pushes], partitions=3)
     assert [asked["partition"] for asked in audits(client)] == [None, "p0", "p1", "p2"]
 
 
+def test_an_audit_that_commits_starts_again_when_a_named_pop_gave_something() -> None:
+    client = Client(scripted(EMPTY, some(1), group="audit-1"), pushes=UNSEEN)
+    play(client, s.Push((s.Item(),)))
+    assert [asked["partition"] for asked in audits(client)] == [None, "p0", "p0", None, "p0"]
+
+
 def test_an_unanswered_audit_starts_again_with_another_group() -> None:
-    client = Client(lambda asked: GONE if asked["group"] == "audit-1" else EMPTY)
+    client = Client(lambda asked: GONE if asked["group"] in ("audit-0", "audit-1") else EMPTY)
     played, _ = play(client)
-    assert [asked["group"] for asked in audits(client)] == ["audit-1", "audit-2", "audit-2"]
+    assert audit_groups(client) == ["audit-0", "audit-1", "audit-2", "audit-2"]
     assert phase_end(played, "audit").complete
 
 
@@ -256,9 +422,17 @@ def test_an_audit_that_is_never_answered_is_not_complete() -> None:
     played, _ = play(client)
     end = phase_end(played, "audit")
     assert (end.complete, end.why) == (False, "pop not answered in 3 audits")
+    assert audit_groups(client) == ["audit-0", "audit-1", "audit-2", "audit-3"]
 
 
-@pytest.mark.parametrize("name", ["schedule", "heal", "drain", "audit"])
+def test_a_drain_follows_an_audit_that_is_not_complete() -> None:
+    refused: Call[Any] = Call(Outcome.REFUSED, 400, "status 400")
+    played, _ = play(Client(lambda asked: refused if asked["group"] != "A" else EMPTY))
+    assert phase_end(played, "audit").why == "pop refused: status 400"
+    assert phase_end(played, "drain").complete
+
+
+@pytest.mark.parametrize("name", ["schedule", "heal", "audit", "drain"])
 def test_each_phase_says_that_it_is_complete(name: str) -> None:
     played, _ = play(Client(scripted()))
     assert phase_end(played, name).complete

@@ -37,6 +37,7 @@ class ScriptedClient:
 
     async def push(self, items: Sequence[PushItem], *, extensions: Mapping[str, Any]) -> Call[Any]:
         self.sent.append(("push", tuple(items)))
+        await asyncio.sleep(0)
         return Call(OK, 201, "", tuple(PushedItem(f"m{index}", "t", "queued", index) for index in range(len(items))))
 
     async def pop(self, queue: str, *, extensions: Mapping[str, Any], **asked: Any) -> Call[Any]:
@@ -301,8 +302,43 @@ def test_a_broker_fault_that_cannot_be_is_noted() -> None:
     assert notes(played) == [("1", "not supported: kill-broker")]
 
 
-def test_a_storm_is_noted() -> None:
-    assert notes(play(ScriptedClient(), s.Storm())) == [("1", "not supported yet: storm")]
+def test_a_storm_pushes_as_often_as_it_says() -> None:
+    played = play(ScriptedClient(), s.Advance(1), s.Storm(pushers=2, operations=5))
+    pushes = [event for event in invokes(played) if isinstance(event.request, history.PushCall)]
+    assert [event.step for event in pushes] == ["2"] * 5
+    assert {event.worker for event in pushes} == {"push/0", "push/1"}
+
+
+def test_the_pushers_of_a_storm_stay_side_by_side_on_one_partition() -> None:
+    played = play(ScriptedClient(), s.Storm(pushers=2, operations=6, partitions=2))
+    pushes = [event.request for event in invokes(played) if isinstance(event.request, history.PushCall)]
+    assert [request.partitions for request in pushes] == [("p0",)] * 2 + [("p1",)] * 2 + [("p0",)] * 2
+
+
+def test_the_consumers_of_a_storm_ack_what_they_got() -> None:
+    played = play(ScriptedClient(messages(1, 2)), s.Storm(operations=5))
+    acks = [event.request for event in invokes(played) if isinstance(event.request, history.AckCall)]
+    assert [(request.message_ids, request.statuses) for request in acks] == [(("m1", "m2"), ("completed",) * 2)]
+
+
+def test_a_storm_ends_with_an_empty_answer_for_each_consumer() -> None:
+    played = play(ScriptedClient(), s.Storm(operations=5, consumers=3))
+    last = {event.worker: event for event in invokes(played) if isinstance(event.request, history.PopCall)}
+    returned = {event.call: event.result for event in played.events if isinstance(event, history.Return)}
+    assert {worker: returned[event.call] for worker, event in last.items()} == {
+        f"A/{number}": history.PopResult() for number in range(3)
+    }
+
+
+def test_a_storm_on_a_broker_that_gives_the_same_for_ever_is_stopped() -> None:
+    client = ScriptedClient(*[messages(1, 2)] * 1000)
+    played = play(client, s.Storm(operations=5))
+    assert notes(played) == [("1", "the consumers were stopped after 116 deliveries")]
+    assert len(client.only("push")) == 5
+
+
+def test_a_kill_in_a_storm_is_noted_where_the_broker_cannot_be_killed() -> None:
+    assert notes(play(ScriptedClient(), s.Storm(operations=5, kill_at=50))) == [("1", "not supported: kill-broker")]
 
 
 # Others ---------------------------------------------------------------------------------------------------------------

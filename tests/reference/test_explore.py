@@ -235,8 +235,26 @@ def test_a_failure_is_confirmed_once_in_virtual_time() -> None:
 
 
 def test_the_minimal_schedule_drops_what_does_not_matter() -> None:
-    failure = investigate(found(LeasesHideNothing, TWICE), Simulated(LeasesHideNothing))
-    assert len(failure.schedule.steps) == 3
+    first = found(LeasesHideNothing, TWICE)
+    others = set(first.judgement.failed) - {"lease/exclusive"}  # what the drain alone shows
+    failure = investigate(first, Simulated(LeasesHideNothing), aside=others)
+    assert [type(step) for step in failure.schedule.steps] == [Push, Pop, Pop]
+
+
+def test_shrinking_ends_soon_after_the_time_of_the_run() -> None:
+    left_s = Run(Simulated(), seed=1, max_time_s=5).shrink_s()
+    assert left_s is not None
+    assert 14 < left_s <= 15
+
+
+def test_shrinking_has_its_own_limit_where_a_run_has_no_time() -> None:
+    assert Run(Simulated(), seed=1, schedules=5).shrink_s() is None
+
+
+def test_a_failure_beyond_the_time_stays_as_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("contract.explore.SHRINK_GRACE_S", -1000.0)
+    exploration = explore(Simulated(LeasesHideNothing), seed=1, schedules=60, max_time_s=100)
+    assert [failure.schedule for failure in exploration.failures] == [f.original for f in exploration.failures] != []
 
 
 def test_a_rule_that_is_set_aside_does_not_count() -> None:

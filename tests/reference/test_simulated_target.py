@@ -152,7 +152,7 @@ def test_every_history_can_be_read() -> None:
 def test_a_run_is_recorded_to_its_end() -> None:
     played = Simulated().play(RICH)
     assert [(event.name, event.complete) for event in of(played, PhaseEnd)] == [
-        ("schedule", True), ("heal", True), ("drain", True), ("audit", True),
+        ("schedule", True), ("heal", True), ("audit", True), ("drain", True),
     ]  # fmt: skip
     assert not played.cut
 
@@ -175,9 +175,10 @@ def test_the_header_says_what_was_played() -> None:
 
 
 def test_an_audit_group_never_has_the_name_of_a_group() -> None:
-    played = play(PUSH, groups=(s.Group("audit-1", "all"),))
-    groups = {event.request.group for event in of(played, Invoke) if event.worker == "audit"}
-    assert groups == {"audit--1"}
+    for push, number in ((PUSH, 0), (s.LoseAnswer(PUSH), 1)):
+        played = play(push, groups=(s.Group("audit-1", "all"),))
+        groups = {event.request.group for event in of(played, Invoke) if event.worker == "audit"}
+        assert groups == {f"audit--{number}"}
 
 
 # Lost calls -----------------------------------------------------------------------------------------------------------
