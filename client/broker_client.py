@@ -50,11 +50,12 @@ class BrokerClient:
         self._owned = False
         self._timeout_s = _positive(timeout_s)
         self._base = (base if "://" in base else _IN_PROCESS) + _prefix(path_prefix)
-        host = httpx.URL(self._base).netloc
+        host = _url(self._base).netloc
         own = _chosen_headers(http.headers)
         defaults = [(b"host", host), (b"accept", b"application/json"), (b"user-agent", b"broker-contract")]
         chosen = {name.lower() for name, _ in own}
         self._headers = [*(pair for pair in defaults if pair[0] not in chosen), *own]
+        self._bodiless = httpx.Headers(self._headers)
         self._timeouts = _timeouts(timeout_s)
 
     @classmethod
@@ -253,9 +254,9 @@ class BrokerClient:
         self, method: str, target: str, body: bytes | None, extensions: Extensions | None, timeout_s: float | None
     ) -> httpx.Request:
         """A request without what `AsyncClient.build_request` does in 30 microseconds and nobody needs here."""
-        headers = self._headers
+        headers: httpx.Headers | list[tuple[bytes, bytes]] = self._bodiless
         if body is not None:
-            headers = [*headers, _JSON, (b"content-length", b"%d" % len(body))]
+            headers = [*self._headers, _JSON, (b"content-length", b"%d" % len(body))]
         known: dict[str, Any] = {"timeout": self._timeouts if timeout_s is None else _timeouts(timeout_s)}
         if extensions is not None:
             known.update(extensions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from urllib.parse import quote
 
 import msgspec
@@ -22,14 +23,20 @@ def text(value: str) -> bytes:
         return json.dumps(value).encode()
 
 
+@lru_cache(maxsize=4096)
+def _quoted(value: str) -> str:
+    """A run names the same few queues, groups and numbers again and again."""
+    return quote(value, safe="", errors="surrogatepass")
+
+
 def segment(name: str) -> str:
     """A name as one segment of a path, whatever it holds."""
-    return _DOTS.get(name) or quote(name, safe="", errors="surrogatepass")
+    return _DOTS.get(name) or _quoted(name)
 
 
 def query(parameters: Iterable[tuple[str, str]]) -> str:
     """A query string with its question mark; "" for none."""
-    parts = [f"{name}={quote(value, safe='', errors='surrogatepass')}" for name, value in parameters]
+    parts = [f"{name}={_quoted(value)}" for name, value in parameters]
     return "?" + "&".join(parts) if parts else ""
 
 

@@ -63,8 +63,14 @@ class LeaseHorizon:
     """The latest moment at which a lease that somebody may hold can still be alive."""
 
     def __init__(self, default_lease_s: int) -> None:
-        self.end_us = 0
+        self._end_us = 0
+        self._open: dict[int, int] = {}
         self._default_lease_s = default_lease_s
+
+    @property
+    def end_us(self) -> int:
+        """That moment, by what is known now."""
+        return max(self._end_us, *self._open.values(), 0)
 
     def configured(self, options: Mapping[str, object]) -> None:
         """A configure was sent: from now on the longest of the leases that may be in force counts."""
@@ -75,17 +81,24 @@ class LeaseHorizon:
 
     def acted(self, request: history.Call, at_us: int) -> None:
         """The call may have acted as late as `at_us`."""
+        self._end_us = max(self._end_us, self._lease_end_us(request, at_us))
+
+    def unanswered(self, number: int, request: history.Call, at_us: int) -> None:
+        """The client gave call `number` up at `at_us`; a parked pop may still act while it is parked."""
+        wait_ms = request.wait_ms or 0 if isinstance(request, history.PopCall) else 0
+        self._open[number] = self._lease_end_us(request, at_us + wait_ms * 1000)
+
+    def ended(self, number: int) -> None:
+        """Call `number` can act no more; when it acted at the latest is told separately."""
+        self._open.pop(number, None)
+
+    def _lease_end_us(self, request: history.Call, at_us: int) -> int:
         lease_s = 0
         if isinstance(request, history.PopCall) and not request.auto_ack:
             lease_s = self._default_lease_s if request.lease_s is None else request.lease_s
         elif isinstance(request, history.ExtendCall):
             lease_s = request.seconds
-        self.end_us = max(self.end_us, at_us + lease_s * MICROSECONDS)
-
-    def unanswered(self, request: history.Call, at_us: int) -> None:
-        """The client gave the call up at `at_us`; a parked pop may still act while it is parked."""
-        wait_ms = request.wait_ms or 0 if isinstance(request, history.PopCall) else 0
-        self.acted(request, at_us + wait_ms * 1000)
+        return at_us + lease_s * MICROSECONDS
 
 
 class Caller:
@@ -168,7 +181,7 @@ class Caller:
         )
         if answer.outcome is Outcome.UNKNOWN:
             if not ride.ended:
-                self.horizon.unanswered(ride.request, at_us)
+                self.horizon.unanswered(ride.call, ride.request, at_us)
             ride.outcome_is_unknown()
         elif isinstance(ride.request, history.PushCall):
             self.open_pushes -= 1
@@ -185,6 +198,7 @@ class Caller:
 
     def _effect_ended(self, ride: Ride) -> None:
         at_us = self.now_us()
+        self.horizon.ended(ride.call)
         if ride.acted is not False:
             self.horizon.acted(ride.request, at_us)
         self.add(history.EffectEnd(ride.call, at_us, ride.acted))

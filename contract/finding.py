@@ -131,8 +131,8 @@ def investigate(
     """Makes the schedule small, confirms it and says what it shows.
 
     A candidate counts when the headline of its history is one of the rules that the found history violates; rules in
-    `aside` count for nothing. It takes at most `shrink_s` seconds where that is less than is usual. Where a target does the same each time one play confirms; else the minimal schedule is
-    played three times.
+    `aside` count for nothing. It takes at most `shrink_s` seconds where that is less than is usual. Where a target does
+    the same each time one play confirms; else the minimal schedule is played three times.
     """
     minimiser = _Minimiser(found, target, frozenset(aside), seed)
     limit_s = SHRINK_S if target.profile.virtual_time else REAL_SHRINK_S

@@ -7,7 +7,7 @@ ERROR and takes nothing else with it. A rule that compared nothing is NOT EXERCI
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import msgspec
 
@@ -94,8 +94,10 @@ def judge(history: History, profile: Profile | None = None) -> Judgement:
     if model.facts.deleted_queues:
         for rule in RULES:
             report.skip(rule, "the queue was deleted in this history")
-    _mark_following(report)
-    return Judgement(tuple(_verdict(rule, report, errors, used) for rule in RULES))
+    if report.violations:
+        _mark_following(report)
+    deviations = frozenset((known.rule, known.signature) for known in used.deviations)
+    return Judgement(tuple([_verdict(rule, report, errors, deviations) for rule in RULES]))
 
 
 def _mark_following(report: Report) -> None:
@@ -120,10 +122,12 @@ def _place(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({last.filename.rsplit('/', 1)[-1]}:{last.lineno})"
 
 
-def _verdict(rule: str, report: Report, errors: dict[str, str], profile: Profile) -> RuleVerdict:
+def _verdict(rule: str, report: Report, errors: dict[str, str], deviations: Container[tuple[str, str]]) -> RuleVerdict:
     compared = report.compared[rule]
-    deviations = {(known.rule, known.signature) for known in profile.deviations}
-    found = report.violations.get(rule, [])
+    found = report.violations.get(rule)
+    if found is None and rule not in errors and rule not in report.skipped:
+        return RuleVerdict(rule, Verdict.PASS if compared else Verdict.NOT_EXERCISED, compared)
+    found = found or []
     known = tuple(violation for violation in found if (violation.rule, violation.signature) in deviations)
     violations = tuple(violation for violation in found if (violation.rule, violation.signature) not in deviations)
     if rule in errors:

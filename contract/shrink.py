@@ -217,7 +217,8 @@ def _detail(step: Request | Leaf) -> int:
     if isinstance(step, CrashConsumer):
         return step.group + step.worker
     if isinstance(step, Storm):
-        return step.pushers + step.consumers + step.operations + step.partitions + bool(step.jitter)
+        more = (step.batch != 10, step.named, step.kill_at is not None, step.jitter)
+        return step.pushers + step.consumers + step.operations + step.partitions + step.group + sum(map(bool, more))
     return 0
 
 
@@ -536,10 +537,12 @@ _PLAIN: dict[type, tuple[tuple[str, tuple[Any, ...]], ...]] = {
     Storm: (
         ("jitter", (0,)),
         ("kill_at", (None,)),
-        ("pushers", (1,)),
-        ("consumers", (1,)),
-        ("operations", (10, 20, 50, 100)),
+        ("operations", (10, 20, 50, 100, 200, 400)),
         ("partitions", (1,)),
+        ("pushers", (1, 2)),
+        ("consumers", (1,)),
+        ("named", (False,)),
+        ("batch", (10,)),
     ),
 }
 _MILLISECONDS = (0, 1, 10, 100, 500, 1000, 1001, 1100, 1500, 2001, 2100, 3001, 3100, 5000, 10_000, 61_000)

@@ -7,6 +7,8 @@ import logging
 import random as random_module
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from copy import copy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +207,15 @@ class _Endpoint:
 
 
 def _route(method: str, path: str, handle: Handle) -> Route:
-    route = Route(path, _Endpoint(handle), methods=[method])
+    route = copy(_template(method, path))
+    route.endpoint = route.app = _Endpoint(handle)
+    return route
+
+
+@cache
+def _template(method: str, path: str) -> Route:
+    """A route to nowhere: in simulation an app is made for each schedule, and compiling its paths takes longest."""
+    route = Route(path, _Endpoint(_unknown_path), methods=[method])
     route.methods = {method}  # no HEAD beside GET: a HEAD must not pop
     return route
 

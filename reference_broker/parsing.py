@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -159,6 +160,7 @@ def _percent_decoded(text: str) -> str:
         raise Malformed(f"not UTF-8 in the address: {text[:80]!r}") from None
 
 
+@lru_cache(maxsize=4096)
 def pop_request(queue: str, partition: str | None, text: bytes) -> Pop:
     """A pop from its path and query string. Parameters that are not known are ignored."""
     asked = {

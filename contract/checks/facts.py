@@ -47,7 +47,7 @@ NEVER = 1 << 60
 QUEUE_MODE = "__QUEUE_MODE__"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     """One request. `returned` is NEVER for an UNKNOWN outcome; `until` is the last moment at which it may act.
 
@@ -181,6 +181,18 @@ class Facts:
     partitions: dict[PartitionKey, list[Message]] = field(default_factory=dict)
     deleted_queues: set[str] = field(default_factory=set)
     misplaced: list[tuple[Run, Message]] = field(default_factory=list)
+    _pops_of: dict[tuple[str, str], list[Call]] | None = None
+
+    def pops_of(self, queue: str, group: str) -> list[Call]:
+        """The pops of a group that may have reached the broker."""
+        if self._pops_of is None:
+            self._pops_of = {}
+            for call in self.pops:
+                request = call.request
+                assert isinstance(request, PopCall)
+                if not call.refused:
+                    self._pops_of.setdefault((request.queue, group_name(request.group)), []).append(call)
+        return self._pops_of.get((queue, group), [])
 
     def disturbed(self, begin_us: int, end_us: int) -> bool:
         """Whether the broker was disturbed, or the harness stalled, at any time between."""

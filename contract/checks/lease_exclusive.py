@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
-from contract.checks.facts import Call, Run
+from contract.checks.facts import Run
 from contract.checks.leases import Lease
 from contract.checks.model import Model, ReaderModel
 from contract.checks.report import Report, line_of, names, violation_in_run
@@ -57,8 +57,15 @@ def _other_order_possible(held: Run, run: Run, lease: Lease | None) -> bool:
 
 def _count_held_back(report: Report, model: ReaderModel) -> None:
     """Empty pops during a lease: the cases in which the lease did its work."""
-    for call in model.reader.empty:
-        held = next((lease for lease in model.leases if _holds(lease, call)), None)
+    coming = iter(model.leases)
+    following = next(coming, None)
+    alive: list[Lease] = []
+    for call in sorted(model.reader.empty, key=lambda call: call.returned):
+        while following is not None and following.run.call.returned < call.returned:
+            alive.append(following)
+            following = next(coming, None)
+        alive = [lease for lease in alive if lease.certainly_alive(call.returned, call.returned_us)]
+        held = next((lease for lease in alive if lease.run.call.returned < call.invoked), None)
         if held is not None:
             report.compared[EXCLUSIVE] += 1
             if call.returned_us >= held.first_end_us:
@@ -90,10 +97,6 @@ def _check_extensions(model: Model, report: Report) -> None:
             observed = f"success {str(result.success).lower()}, renewed {result.renewed}"
             violation = violation_in_run(EXTEND, held, expected, observed, (held.call.number, call.number))
             report.violate(msgspec.structs.replace(violation, line=line_of(call.returned), at_us=call.returned_us))
-
-
-def _holds(lease: Lease, call: Call) -> bool:
-    return lease.run.call.returned < call.invoked and lease.certainly_alive(call.returned, call.returned_us)
 
 
 def _file(report: Report, lease: Lease, run: Run) -> None:

@@ -15,6 +15,8 @@ Value = int | bool | str
 
 def possible_values(facts: Facts, queue: str, option: str, default: Value, call: Call) -> set[Value]:
     """Every value that `option` of `queue` may have at some moment of `call`; `default` is that of a new queue."""
+    if not facts.configures:
+        return {default}
     values: set[Value] = {default}
     settled: Call | None = None  # the last configure that certainly came after everything before it
     for configure in sorted(facts.configures, key=lambda c: c.returned):

@@ -24,13 +24,13 @@ def check(model: Model, report: Report) -> None:
     for run in model.facts.runs:
         result = run.call.result
         assert isinstance(result, PopResult)
-        for at, message in zip(run.at, run.messages, strict=True):
+        for place, (at, message) in enumerate(zip(run.at, run.messages, strict=True)):
             offset = result.offsets[at]
             if offset is None:
                 continue
             report.compared[rule] += 1
             wrong = _conflict(run, message, offset, offset_of, holder) or _misplaced(model, run, message, offset)
-            wrong = wrong or _unlike_its_neighbour(run, result, at)
+            wrong = wrong or _unlike_its_neighbour(run, result, place)
             if wrong:
                 report.violate(violation_in_run(rule, run, *wrong))
 
@@ -49,11 +49,10 @@ def _answered(model: Model) -> dict[Message, int]:
     return offsets
 
 
-def _unlike_its_neighbour(run: Run, result: PopResult, at: int) -> tuple[str, str] | None:
-    """An offset inside a run is one higher than the one before it."""
-    place = run.at.index(at)
+def _unlike_its_neighbour(run: Run, result: PopResult, place: int) -> tuple[str, str] | None:
+    """An offset inside a run is one higher than the one before it. `place` counts the messages of the run."""
     before = result.offsets[run.at[place - 1]] if place else None
-    offset = result.offsets[at]
+    offset = result.offsets[run.at[place]]
     if before is None or offset == before + 1:
         return None
     names = f"{run.messages[place - 1].name} with offset {before}", run.messages[place].name

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from contract.checks.facts import NEVER, QUEUE_MODE, Call, Facts, Message, group_name
+from contract.checks.facts import NEVER, QUEUE_MODE, Call, Facts, Message
 from contract.checks.stored_order import BEYOND, OLDEST, Log
 from contract.history import PopCall
 from contract.profile import Profile
@@ -39,14 +39,7 @@ class Start:
 
 def start_of(facts: Facts, log: Log, queue: str, partition: str, group: str, profile: Profile) -> Start:
     """The start of a group on a partition."""
-    pops = [
-        call
-        for call in facts.pops
-        if not call.refused
-        and isinstance(call.request, PopCall)
-        and call.request.queue == queue
-        and group_name(call.request.group) == group
-    ]
+    pops = facts.pops_of(queue, group)
     if group == QUEUE_MODE or not pops:
         return Start(OLDEST, OLDEST, "all")
     messages = [m for m in facts.partitions.get((queue, partition), ()) if not m.refused]

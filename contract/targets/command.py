@@ -10,7 +10,6 @@ import contextlib
 import re
 import shlex
 import signal
-import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -289,13 +288,13 @@ def _filled(words: Sequence[str], *, port: int, data: Path) -> list[str]:
 
 
 def _end_with_program() -> None:
-    """Makes SIGTERM end the program in order, so that no broker stays behind it.
+    """Makes SIGTERM end the program as Ctrl-C does, so that no broker stays behind it.
 
     Where nobody else handles the signal, and in the main thread only, since signals are handled there.
     """
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGTERM, _interrupt)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)

@@ -12,6 +12,7 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -48,7 +49,7 @@ class _WholeResponse(httpx.Response):
     """A response whose body is there already, so that nothing has to be streamed."""
 
     def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        super().__init__(status, headers=headers, stream=httpx.ByteStream(body))
+        super().__init__(status, headers=_headers(tuple(headers)), stream=httpx.ByteStream(body))
         self._body = body
 
     @property
@@ -59,6 +60,12 @@ class _WholeResponse(httpx.Response):
     async def aread(self) -> bytes:
         """The body."""
         return self._body
+
+
+@lru_cache(maxsize=1024)
+def _headers(pairs: tuple[tuple[bytes, bytes], ...]) -> httpx.Headers:
+    """Answers have few kinds of headers; a response copies them."""
+    return httpx.Headers(pairs)
 
 
 class DirectASGI(httpx.AsyncBaseTransport):

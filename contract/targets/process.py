@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import SystemRandom
@@ -119,6 +120,9 @@ class BrokerProcess:
                 _signal_group(process, signal.SIGCONT)  # a stopped process takes no other signal
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(limit_s)
+            give_up_s = time.monotonic() + END_LIMIT_S
+            while _listens(self.port) and time.monotonic() < give_up_s:  # what it started is not ours to wait for
+                time.sleep(LOOK_S)
         folder, self._folder = self._folder, None
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -35,6 +35,7 @@ class Turns:
         """No other lane is in the middle of a turn. Inside a turn of its own a lane may ask more than once."""
         asking = (lane, object())
         self._asking.append(asking)
+        self._change()  # whoever waits for this lane need not wait any longer
         try:
             await self._until(lambda: self._asking[0] is asking and self._inside <= {one for one, _ in self._asking})
             yield
