@@ -125,18 +125,20 @@ def explore(
     so_far: Callable[[Exploration], None] | None = None,
     enough: Callable[[Failure], bool] | None = None,
     features: Features | None = None,
+    thorough: bool = False,
 ) -> Exploration:
     """Draws and plays schedules until `schedules` were played or `max_time_s` has passed, and judges them all.
 
     `saved` schedules are played before anything is drawn, and count. With `history_dir` each history is written there
     as "1.jsonl", "2.jsonl", ... while it happens. `so_far` gets what was found when the run is cut short. `enough` is
-    asked after each failure and ends the run when it says so. `features` replaces what is known of the target. Raises
+    asked after each failure and ends the run when it says so. `features` replaces what is known of the target.
+    `thorough` goes on to look for each rule that a failure violates beside its headline as well. Raises
     `CouldNotJudge` where the target cannot be reached, and `ValueError` where neither limit is given.
     """
     if schedules is None and max_time_s is None:
         raise ValueError("an exploration needs an end: give schedules or max_time_s")
     run = Run(target, seed=seed, schedules=schedules, max_time_s=max_time_s, history_dir=history_dir)
-    explorer = _Explorer(run, progress, enough)
+    explorer = _Explorer(run, progress, enough, thorough)
     tidy = _Tidier(target)
     try:
         explorer.play_all(saved)
@@ -296,11 +298,13 @@ class _Explorer:
         run: Run,
         progress: Callable[[Progress], None] | None,
         enough: Callable[[Failure], bool] | None = None,
+        thorough: bool = False,
     ) -> None:
         self.failures: list[Failure] = []
         self._run = run
         self._progress = progress
         self._enough = enough
+        self._thorough = thorough
         self._done = False
         self._aside: set[str] = set()
         self._known: set[bytes] = set()
@@ -396,7 +400,7 @@ class _Explorer:
             history_path=self._run.path(f"minimal-{len(self.failures) + 1}"),
         )
         self.failures.append(failure)
-        self._aside.update((failure.violation.rule, *failure.also))
+        self._aside.update((failure.violation.rule, *(() if self._thorough else failure.also)))
         self._done = self._enough is not None and self._enough(failure)
 
     def _report(self, doing: str) -> None:

@@ -118,12 +118,12 @@ class App(VirtualTarget):
     @property
     def describe(self) -> str:
         """What is judged, for people."""
-        return f"{self.name} (in process, version {self._probe().version})"
+        return f"{self.name} (in process, version {self.probe().version})"
 
     @property
     def capabilities(self) -> dict[str, str | int | bool]:
         """What the probe found in real answers."""
-        return dict(self._probe().capabilities)
+        return dict(self.probe().capabilities)
 
     @property
     def deterministic(self) -> bool:
@@ -134,7 +134,7 @@ class App(VirtualTarget):
 
     def play(self, schedule: Schedule, *, seed: int = 0, path: Path | None = None) -> history.History:
         """Plays one schedule; see `VirtualTarget`. Raises `CouldNotJudge` where the application cannot go on."""
-        self._probe()
+        self.probe()
         with self._stuck():
             return super().play(schedule, seed=seed, path=path)
 
@@ -162,7 +162,7 @@ class App(VirtualTarget):
 
     # Probing ------------------------------------------------------------------------------------------------------
 
-    def _probe(self) -> _Found:
+    def probe(self) -> _Found:
         """Asks the application who it is, once. Raises `CouldNotJudge`."""
         if self._found is None:
             with self._stuck():

@@ -56,7 +56,7 @@ def hunt(name: str, seed: int) -> Kill:
         first.append(failure)
         return failure.violation.rule in defect.headlines
 
-    explore(Simulated(engine=defect.engine), seed=seed, schedules=BUDGET, enough=enough)
+    explore(Simulated(engine=defect.engine), seed=seed, schedules=BUDGET, enough=enough, thorough=True)
     last = first[-1] if first else None
     if last is None or last.violation.rule not in defect.headlines:
         return Kill(name, seed)
