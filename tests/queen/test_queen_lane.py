@@ -105,6 +105,15 @@ def test_the_example_flow_holds(queen_url, tmp_path, crash):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_finding_is_played_again(queen_url, tmp_path):
+    done = run(tmp_path, [str(ROOT / "tests" / "queen" / "findings.py")], "--url", queen_url, "--times", "8")
+    print(done.stdout + done.stderr)
+    assert done.returncode == 0
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert {name for _, name, *_ in lines} == {path.stem for path in (ROOT / "docs" / "findings").glob("*.json")}
+    assert all(state in ("REPRODUCED", "GONE") for state, *_ in lines)
+
+
 def test_the_broker_is_still_healthy(queen_url):
     with urllib.request.urlopen(f"{queen_url}/health", timeout=10) as answer:
         assert json.load(answer)["version"] == "1.3.0"
