@@ -43,10 +43,12 @@ def check(model: Model, report: Report) -> None:
 def _check_due(model: Model, report: Report) -> None:
     missing: dict[tuple[str, int, str, int], list[Due]] = {}
     for due in due_messages(model):
-        if not due.again or due.came:
+        if not due.again:
             continue
         stop = next((s for s in reversed(due.model.trace.stops) if s.message is due.message), None)
-        if stop is None or _given_since(due, stop):
+        if stop is not None and due.came:
+            report.compared[_rule(stop)] += 1
+        if stop is None or due.came or _given_since(due, stop):
             continue
         report.compared[_rule(stop)] += 1
         missing.setdefault((_rule(stop), id(due.model), due.where, due.moment), []).append(due)
