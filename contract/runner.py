@@ -1,7 +1,7 @@
 """Plays one schedule against a broker and records what happens.
 
 The runner knows no transport and no clock of its own: a `World` gives it both, so that the same steps run in virtual
-time in this process and in real time against a broker somewhere else. After the steps it heals, drains and audits
+time in this process and in real time against a broker somewhere else. After the steps it heals, audits and drains
 (`contract/ending.py`).
 
 Partitions and groups of a schedule are taken modulo their number, so that a schedule stays meaningful when a smaller
@@ -146,7 +146,7 @@ class Summary:
 
 
 async def run_schedule(world: World, schedule: Schedule, recorder: history.Recorder) -> Summary:
-    """Plays the steps, heals, drains and audits, and records all of it up to the end marker."""
+    """Plays the steps, heals, audits and drains, and records all of it up to the end marker."""
     caller = Caller(recorder, world.client, world.now_us, LeaseHorizon(world.profile.default_lease_s))
     return await Runner(world, schedule, caller).run()
 
