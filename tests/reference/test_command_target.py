@@ -315,7 +315,7 @@ def test_a_command_that_cannot_be_one_is_refused_in_a_sentence(command: str, wor
 
 
 def test_a_command_that_ends_at_once_is_shown_with_its_last_words() -> None:
-    sentence = refused(python("import sys; print('first'); sys.exit('no \\x1b[31mconfig')", "{port}"))
+    sentence = refused(python("import sys; print('first', flush=True); sys.exit('no \\x1b[31mconfig')", "{port}"))
     assert "exited with status 1 before it was healthy" in sentence
     assert "first | no [31mconfig" in sentence
 
