@@ -51,7 +51,19 @@ def queues(url):
 def explored(queen_url, tmp_path_factory):
     """One bounded run, whose output and files several tests look at."""
     folder = tmp_path_factory.mktemp("explored")
-    arguments = ("run", "--broker-url", queen_url, "--schedules", "128", "--max-time", "60", "--history-dir", "kept")
+    arguments = (
+        "run",
+        "--broker-url",
+        queen_url,
+        "--schedules",
+        "128",
+        "--max-time",
+        "60",
+        "--broker-seed",
+        "31",
+        "--history-dir",
+        "kept",
+    )
     return folder, command(folder, *arguments)
 
 
