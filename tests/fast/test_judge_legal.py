@@ -791,3 +791,16 @@ def unleased_part_of_a_call_releases_the_lease_of_the_other_part() -> HistoryBui
     h.audit()
     h.drain({("G", "p"): ["m1"]})
     return h
+
+
+@legal
+def one_lease_id_for_two_groups() -> HistoryBuilder:
+    """Where a broker gives two pops one lease id, an extension may renew either."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"], lease="L")
+    h.pop("H", "p", ["m1"], lease="L")
+    h.extend("G", "L", 5)
+    h.audit()
+    h.drain({("G", "p"): ["m1"], ("H", "p"): ["m1"]})
+    return h
