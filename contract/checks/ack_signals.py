@@ -10,7 +10,7 @@ Cannot prove anything where the budget may have been spent, or the id may mean a
 from __future__ import annotations
 
 from contract.checks.cursors import Stop
-from contract.checks.due import Due, due_messages, missing_violation
+from contract.checks.due import Due, Missing, due_messages
 from contract.checks.model import Model
 from contract.checks.order_starts_at_cursor import where_it_starts
 from contract.checks.report import Report, violation_in_run
@@ -41,7 +41,7 @@ def check(model: Model, report: Report) -> None:
 
 
 def _check_due(model: Model, report: Report) -> None:
-    missing: dict[tuple[str, int, str, int], list[Due]] = {}
+    missing = Missing()
     for due in due_messages(model):
         if not due.again:
             continue
@@ -51,9 +51,8 @@ def _check_due(model: Model, report: Report) -> None:
         if stop is None or due.came or _given_since(due, stop):
             continue
         report.compared[_rule(stop)] += 1
-        missing.setdefault((_rule(stop), id(due.model), due.where, due.moment), []).append(due)
-    for (rule, *_), dues in missing.items():
-        report.violate(missing_violation(rule, dues, "must come again: it was handed back"))
+        missing.add(_rule(stop), due)
+    missing.file(report, dict.fromkeys(RULES, "must come again: it was handed back"))
 
 
 def _given_since(due: Due, stop: Stop) -> bool:

@@ -14,14 +14,14 @@ A message that was given to the group before is *due again*; the others are *due
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from contract.checks.cursors import Ceiling
 from contract.checks.facts import Call, Facts, Message, PhaseSpan, group_name
 from contract.checks.model import Model, ReaderModel
 from contract.checks.readers import Ack
-from contract.checks.report import line_of, names
+from contract.checks.report import Report, line_of, names
 from contract.checks.stored_order import BEYOND, OLDEST, Log, comparable
 from contract.history import PopCall
 from contract.verdicts import Violation
@@ -188,6 +188,22 @@ def _first_above(log: Log, ceiling: Ceiling, moment: int) -> Message | None:
             return message
         place += 1
     return None
+
+
+class Missing:
+    """Due messages that did not come, by rule, reader and place of asking: each of these is one violation."""
+
+    def __init__(self) -> None:
+        self._dues: dict[tuple[str, int, str, int], list[Due]] = {}
+
+    def add(self, rule: str, due: Due) -> None:
+        """Notes one message."""
+        self._dues.setdefault((rule, id(due.model), due.where, due.moment), []).append(due)
+
+    def file(self, report: Report, reasons: Mapping[str, str]) -> None:
+        """Files the violations; `reasons` says for each rule why the messages had to come."""
+        for (rule, *_), dues in self._dues.items():
+            report.violate(missing_violation(rule, dues, reasons[rule]))
 
 
 def missing_violation(rule: str, dues: list[Due], why: str, other: Call | None = None) -> Violation:

@@ -180,7 +180,6 @@ class Facts:
     runs: list[Run] = field(default_factory=list)
     partitions: dict[PartitionKey, list[Message]] = field(default_factory=dict)
     deleted_queues: set[str] = field(default_factory=set)
-    misplaced: list[tuple[Run, Message]] = field(default_factory=list)
     _pops_of: dict[tuple[str, str], list[Call]] | None = None
 
     def pops_of(self, queue: str, group: str) -> list[Call]:
@@ -434,8 +433,6 @@ def _read_pops(facts: Facts) -> None:
                     [],
                 )
                 facts.runs.append(run)
-            if message.partition != partition:
-                facts.misplaced.append((run, message))
             run.messages.append(message)
             run.at.append(at)
 

@@ -14,7 +14,7 @@ import bisect
 from dataclasses import dataclass
 
 from contract.checks.cursors import Observation
-from contract.checks.due import Due, due_messages, missing_violation
+from contract.checks.due import Due, Missing, due_messages
 from contract.checks.facts import Call, Message
 from contract.checks.group_start import seen_by_another
 from contract.checks.leases import Lease
@@ -33,14 +33,16 @@ def check(model: Model, report: Report) -> None:
         held = [_Held(other.leases) for other in others]
         for observation in reader_model.trace.observations:
             _check_run(report, reader_model, others, held, observation)
-    missing: dict[tuple[str, int, str, int], list[Due]] = {}
+    missing = Missing()
     acked = {id(reader_model): _acked(reader_model) for reader_model in model.readers.values()}
     for due in due_messages(model):
         for rule in _suspects(model, report, due, acked):
-            missing.setdefault((rule, id(due.model), due.where, due.moment), []).append(due)
-    for (rule, *_), dues in missing.items():
-        what = "acked it" if rule == CURSOR else "holds a lease"
-        report.violate(missing_violation(rule, dues, f"must come: only another group {what}"))
+            missing.add(rule, due)
+    reasons = {
+        CURSOR: "must come: only another group acked it",
+        LEASE: "must come: only another group holds a lease",
+    }
+    missing.file(report, reasons)
 
 
 def _check_run(

@@ -16,7 +16,7 @@ which of them decided.
 from __future__ import annotations
 
 from contract.checks.cursors import Observation
-from contract.checks.due import Due, due_messages, missing_violation
+from contract.checks.due import Due, Missing, due_messages
 from contract.checks.facts import QUEUE_MODE, Message
 from contract.checks.model import Model, ReaderModel
 from contract.checks.order_starts_at_cursor import where_it_starts
@@ -77,7 +77,7 @@ def _case(model: ReaderModel) -> str:
 
 
 def _check_due(model: Model, report: Report) -> None:
-    missing: dict[tuple[str, int, str, int], list[Due]] = {}
+    missing = Missing()
     for due in due_messages(model):
         if due.again or due.skipped or not due.from_start:
             continue
@@ -90,9 +90,8 @@ def _check_due(model: Model, report: Report) -> None:
             continue
         if any(_hides(start.high, due) for start in asked_later):
             rule = ONCE
-        missing.setdefault((rule, id(due.model), due.where, due.moment), []).append(due)
-    for (rule, *_), dues in missing.items():
-        report.violate(missing_violation(rule, dues, "must come: the group starts below"))
+        missing.add(rule, due)
+    missing.file(report, dict.fromkeys(RULES, "must come: the group starts below"))
 
 
 def _hides(high: int, due: Due) -> bool:

@@ -9,7 +9,7 @@ is taken to have acted by the profile's `late_effect_s` after its client gave up
 
 from __future__ import annotations
 
-from contract.checks.due import Due, due_messages, missing_violation
+from contract.checks.due import Due, Missing, due_messages
 from contract.checks.facts import Call
 from contract.checks.model import Model, ReaderModel
 from contract.checks.report import Report
@@ -22,20 +22,21 @@ def check(model: Model, report: Report) -> None:
     """Files one violation for each reader and place of asking."""
     for reader_model in model.readers.values():
         _count_served(report, reader_model)
-    missing: dict[tuple[str, int, str, int], list[Due]] = {}
+    missing = Missing()
     for due in due_messages(model):
         rule = AGAIN if due.again else UNRECEIVED if _may_be_claimed(due) else None
         if rule is None:
             continue
         report.compared[rule] += 1
         if not due.came:
-            missing.setdefault((rule, id(due.model), due.where, due.moment), []).append(due)
-    for (rule, *_), dues in missing.items():
-        if rule == AGAIN:
-            why = "must come again: given once, not completed, the lease is over"
-        else:
-            why = "must come: at most claimed by a pop whose client is gone"
-        report.violate(missing_violation(rule, dues, why))
+            missing.add(rule, due)
+    missing.file(
+        report,
+        {
+            AGAIN: "must come again: given once, not completed, the lease is over",
+            UNRECEIVED: "must come: at most claimed by a pop whose client is gone",
+        },
+    )
 
 
 def _count_served(report: Report, model: ReaderModel) -> None:

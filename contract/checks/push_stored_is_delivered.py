@@ -7,7 +7,7 @@ the lowest and the highest possible cursor had to come; anything where the audit
 
 from __future__ import annotations
 
-from contract.checks.due import Due, due_messages, missing_violation
+from contract.checks.due import Missing, due_messages
 from contract.checks.model import Model
 from contract.checks.report import Report
 
@@ -17,12 +17,11 @@ RULES = ("push/stored-is-delivered",)
 def check(model: Model, report: Report) -> None:
     """Files one violation for each reader and place of asking, with all the messages that did not come."""
     (rule,) = RULES
-    missing: dict[tuple[int, str, int], list[Due]] = {}
+    missing = Missing()
     for due in due_messages(model):
         if due.again:
             continue
         report.compared[rule] += 1
         if not due.came:
-            missing.setdefault((id(due.model), due.where, due.moment), []).append(due)
-    for dues in missing.values():
-        report.violate(missing_violation(rule, dues, "stored and never given to the group: it must come"))
+            missing.add(rule, due)
+    missing.file(report, {rule: "stored and never given to the group: it must come"})
