@@ -341,9 +341,11 @@ class _Explorer:
         self._fruitless = 0 if self._run.played > before else self._fruitless + 1
 
     def play_all(self, schedules: Sequence[Schedule]) -> None:
-        """Plays schedules and looks at their histories."""
+        """Plays schedules and looks at their histories, until what was found is enough."""
         for found in self._run.play_many(schedules):
             self._look(found)
+            if self._done:
+                break
 
     def _draw(
         self,

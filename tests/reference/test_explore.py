@@ -294,6 +294,11 @@ def test_lanes_find_and_shrink_as_well() -> None:
     assert len(exploration.failures[0].schedule.steps) <= 4
 
 
+def test_one_failure_can_be_enough_where_many_schedules_failed_at_once() -> None:
+    run = explore(Lanes(FirstMessageForEver), seed=1, schedules=24, enough=lambda _: True)
+    assert len(run.failures) == 1
+
+
 def test_what_the_target_cannot_do_is_not_drawn() -> None:
     class NoFaults(Simulated):
         faults = frozenset()
