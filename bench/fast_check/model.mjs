@@ -17,7 +17,7 @@ const SHORT_LEASE_S = 1;
 const LONG_LEASE_S = 60;
 const MARGIN_MS = 300;
 const SLACK_MS = 50;
-export const IMPATIENT_RUNS = 3;
+export const PATIENT_RUNS = 4;
 export const STEPS = 30;
 
 // What a step is about has ended meanwhile.
