@@ -290,10 +290,13 @@ def _filled(words: Sequence[str], *, port: int, data: Path) -> list[str]:
 def _end_with_program() -> None:
     """Makes SIGTERM end the program as Ctrl-C does, so that no broker stays behind it.
 
-    Where nobody else handles the signal, and in the main thread only, since signals are handled there.
+    Where nobody else handles the signal, and in the main thread only, since signals are handled there. A shell script
+    starts what it puts into the background with Ctrl-C ignored; then nothing at all would end the program.
     """
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _interrupt)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -145,14 +145,19 @@ def test_it_listens_on_loopback_below_the_ports_of_outgoing_connections() -> Non
     assert all(process_module.free_port() < lowest for _ in range(20))
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_no_broker_behind(tmp_path: Path, end: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "end, ignored",
+    [(signal.SIGINT, None), (signal.SIGTERM, None), (signal.SIGTERM, signal.SIGINT)],
+    ids=["Ctrl-C", "SIGTERM", "SIGTERM in the background of a script"],
+)
+def test_a_signal_leaves_no_broker_behind(tmp_path: Path, end: signal.Signals, ignored: signal.Signals | None) -> None:
     child = subprocess.Popen(
         [sys.executable, "-m", "contract.cli", "run", "--broker-cmd", REFERENCE_COMMAND, "--max-time", "60"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(tmp_path)},
+        preexec_fn=None if ignored is None else lambda: signal.signal(ignored, signal.SIG_IGN),
     )
     try:
         give_up_s = time.monotonic() + 20
