@@ -36,7 +36,11 @@ from pathlib import Path
 from types import FrameType
 
 QUEEN_VERSION = "1.3.0"
-POSTGRES_BIN = Path("/usr/lib/postgresql/15/bin")
+POSTGRES_VERSIONS = Path("/usr/lib/postgresql")
+"""Where Debian and Ubuntu put the programs, in a folder of each major version; none of these is on PATH."""
+
+OLDEST_POSTGRES = 15
+POSTGRES_PROGRAMS = ("initdb", "postgres", "createdb")
 
 START_S = 60.0
 STOP_S = 10.0
@@ -83,15 +87,25 @@ def find_queen() -> Path:
 
 
 def find_postgres() -> Path | None:
-    """The folder with `initdb` and `postgres`, None where PG_HOST names a running server. Raises `Unavailable`."""
+    """The folder with PostgreSQL's programs, None where PG_HOST names a running server. Raises `Unavailable`."""
     if os.environ.get("PG_HOST"):
         return None
-    if (POSTGRES_BIN / "postgres").exists():
-        return POSTGRES_BIN
-    found = shutil.which("postgres")
-    if found is None or not (Path(found).resolve().parent / "initdb").exists():
-        raise Unavailable(f"no PostgreSQL in {POSTGRES_BIN} or on PATH, and PG_HOST is not set")
-    return Path(found).resolve().parent
+    packaged = [POSTGRES_VERSIONS / str(version) / "bin" for version in packaged_versions()]
+    on_path = shutil.which("postgres")
+    for folder in [*packaged, *([Path(on_path).resolve().parent] if on_path else [])]:
+        if all((folder / name).exists() for name in POSTGRES_PROGRAMS):
+            return folder
+    where = f"no PostgreSQL {OLDEST_POSTGRES} or newer in {POSTGRES_VERSIONS}, none on PATH"
+    raise Unavailable(f"{where}, and PG_HOST is not set")
+
+
+def packaged_versions() -> list[int]:
+    """The major versions that packages brought and that Queen can use, the newest first."""
+    try:
+        names = [path.name for path in POSTGRES_VERSIONS.iterdir()]
+    except OSError:
+        return []
+    return sorted((int(name) for name in names if name.isdigit() and int(name) >= OLDEST_POSTGRES), reverse=True)
 
 
 def install() -> None:
