@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -16,14 +17,39 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = "http://127.0.0.1:9"
 
+COMMAND = f"{shlex.quote(sys.executable)} -m reference_broker --port {{port}} --data {{data}}"
+"""The reference broker as a process, which the suite starts and ends."""
+
+TWO_MESSAGES = """
+from contract.probe import workload
+from hypothesis import given, strategies as st
+from strategies.schedule import Item, Push, Schedule
+
+@workload
+@given(schedule=st.just(Schedule((Push((Item(), Item())),))))
+def test_two_messages(schedule, probe):
+    probe(schedule)
+"""
+"""A workload of one small schedule: where time is real, a drawn one takes seconds."""
+
 CANARY = '''
-from reference_broker import Engine
+from reference_broker import Engine, create_app
 
 class Canary(Engine):
     """Every pop answers the first message for ever."""
 
     def claimable_from(self, lane, now_ms):
         return 0
+
+class LastResultMissing(Engine):
+    """The answer of a push leaves the last of several items out."""
+
+    def append(self, items, now_ms):
+        answers = super().append(items, now_ms)
+        return answers[:-1] if len(answers) > 1 else answers
+
+def canary(folder):
+    return create_app(folder, engine=Canary)
 
 NOT_A_CLASS = 3
 '''
@@ -44,10 +70,16 @@ class Ran:
         end = next(number for number, line in enumerate(lines[start:], start) if re.search(r"passed|failed|====", line))
         return [line for line in lines[start:end] if not line.startswith(" never reached")]
 
+    @property
+    def unjudged(self) -> set[str]:
+        """The sentences that say why nothing could be judged; pytest shows one in two places."""
+        return {found.rstrip(" !") for found in re.findall(r"could not judge: (.*)", self.text)}
+
 
 def run_pytest(folder: Path, *arguments: str, paths: tuple[Path, ...] = ()) -> Ran:
     """Runs pytest in `folder` with the checkout importable, and the plugin as an installed one would be."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "CI", "COV"))}
+    environment["TMPDIR"] = str(folder)
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (*paths, folder, ROOT)))
     command = [sys.executable, "-m", "pytest", "-p", "broker_contract_pytest", "-p", "no:cacheprovider"]
     done = subprocess.run(
@@ -64,6 +96,28 @@ def run_pytest(folder: Path, *arguments: str, paths: tuple[Path, ...] = ()) -> R
 
 def workload(name: str) -> str:
     return str(ROOT / "contract" / f"test_{name}.py")
+
+
+def brokers_of(folder: Path) -> list[int]:
+    """Ids of the processes that still have data in a folder."""
+    found = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(folder).encode() in contents(path)]
+    return [int(path.parent.name) for path in found]
+
+
+def contents(path: Path) -> bytes:
+    """What a file holds; nothing where it is gone."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def replay_file(folder: Path, ran: Ran, options: str) -> Path:
+    """The file that the shown command would replay, with these options."""
+    shown = " ".join(ran.text.split())  # the command may be wrapped
+    found = re.search(r"broker-contract replay (\S+) " + re.escape(" ".join(options.split())), shown)
+    assert found is not None, ran.text
+    return folder / found.group(1)
 
 
 @pytest.fixture
@@ -140,6 +194,21 @@ def test_schedules_are_played_side_by_side_on_a_running_broker(running: str, tmp
     assert (ran.code, " 5 schedules" in ran.text, running in ran.text) == (0, True, True), ran.text
 
 
+def test_a_command_is_started_judged_and_ended(tmp_path: Path) -> None:
+    (tmp_path / "test_own.py").write_text(TWO_MESSAGES)
+    ran = run_pytest(tmp_path, "test_own.py", f"--broker-cmd={COMMAND}")
+    assert (ran.code, " 1 schedule" in ran.text, "-m reference_broker" in ran.text) == (0, True, True), ran.text
+    assert not brokers_of(tmp_path)
+
+
+def test_an_application_is_played_on_a_virtual_clock(tmp_path: Path) -> None:
+    app = "--broker-app=reference_broker:create_app"
+    ran = run_pytest(tmp_path, workload("order"), "--schedules=5", "--broker-seed=5", app)
+    assert (ran.code, " 5 schedules" in ran.text, "reference_broker:create_app" in ran.text) == (0, True, True), (
+        ran.text
+    )
+
+
 # A run that finds something
 
 
@@ -184,6 +253,21 @@ def test_a_violation_found_by_a_worker_is_exit_code_1(defects: Path) -> None:
     assert (ran.code, "FAIL" in ran.text) == (1, True)
 
 
+def test_a_violation_by_a_command_is_exit_code_1_with_a_replay(defects: Path) -> None:
+    command = f"{COMMAND} --engine defects_of_a_test:LastResultMissing"
+    (defects / "test_own.py").write_text(TWO_MESSAGES)
+    ran = run_pytest(defects, "test_own.py", f"--broker-cmd={command}")
+    assert (ran.code, "FAIL push/one-result-per-item" in ran.text) == (1, True), ran.text
+    assert replay_file(defects, ran, f"--broker-cmd {shlex.quote(command)}").is_file()
+
+
+def test_a_violation_by_an_application_is_exit_code_1_with_a_replay(defects: Path) -> None:
+    app = "defects_of_a_test:canary"
+    ran = run_pytest(defects, workload("acks"), "--schedules=10", "--broker-seed=5", f"--broker-app={app}")
+    assert ran.code == 1, ran.text
+    assert replay_file(defects, ran, f"--broker-app {app}").is_file()
+
+
 # A run that cannot judge
 
 
@@ -214,6 +298,20 @@ def test_a_broker_that_goes_away_meanwhile_is_exit_code_2(tmp_path: Path) -> Non
     )
     ran = run_pytest(tmp_path, workload("order"), "--schedules=5", "--broker-engine=leaving:Leaving")
     assert (ran.code, "could not judge: the broker is gone" in ran.text) == (2, True), ran.text
+
+
+def test_a_command_that_ends_at_once_is_exit_code_2(tmp_path: Path) -> None:
+    command = f"{shlex.quote(sys.executable)} -c 'raise SystemExit(5)' {{port}}"
+    ran = run_pytest(tmp_path, workload("order"), f"--broker-cmd={command}")
+    assert (ran.code, "Traceback" in ran.text) == (2, False), ran.text
+    (sentence,) = ran.unjudged
+    assert re.search(r"the command .* exited with status 5 before it was healthy .*; correct it", sentence), sentence
+
+
+def test_an_application_that_cannot_be_imported_is_exit_code_2(tmp_path: Path) -> None:
+    ran = run_pytest(tmp_path, workload("order"), "--broker-app=nobody_has_this:create")
+    (sentence,) = ran.unjudged
+    assert (ran.code, "'nobody_has_this:create' cannot be imported" in sentence) == (2, True), ran.text
 
 
 # Options
