@@ -41,6 +41,7 @@ sys.path[:0] = [str(ROOT / "tests" / "quality"), str(ROOT)]
 
 import plain_machine  # noqa: E402
 
+from contract.errors import CouldNotJudge  # noqa: E402
 from contract.explore import Exploration, explore  # noqa: E402
 from contract.targets import Command, Simulated  # noqa: E402
 from defects import DEFECTS  # noqa: E402
@@ -90,7 +91,7 @@ class Hunt:
     def line(self) -> str:
         """One line of the details."""
         if self.first_s is None:
-            return f"  {self.defect:<28} {self.tool:<11} -"
+            return f"  {self.defect:<28} {self.tool:<11} -  {self.says[:60]}".rstrip()
         found = f"{self.first_s:6.2f} s, minimal {self.minimal_s:6.2f} s, {self.steps:2} steps"
         return f"  {self.defect:<28} {self.tool:<11} {found}  {self.says[:60]}"
 
@@ -128,9 +129,12 @@ def broker(defect: str) -> Iterator[str]:
 
 
 def by_suite(tool: str, target: Simulated | Command, defect: str, seed: int, budget_s: float) -> Hunt:
-    """Plays schedules until one has failed and is small."""
-    target.capabilities  # noqa: B018  it starts and probes the broker
-    run: Exploration = explore(target, seed=seed, max_time_s=budget_s, enough=lambda _: True)
+    """Plays schedules until one has failed and is small. A broker that cannot be judged at all is nothing found."""
+    try:
+        target.capabilities  # noqa: B018  it starts and probes the broker
+        run: Exploration = explore(target, seed=seed, max_time_s=budget_s, enough=lambda _: True)
+    except CouldNotJudge as error:
+        return Hunt(tool, defect, seed, None, says=f"could not judge: {error}")
     if not run.failures:
         return Hunt(tool, defect, seed, None)
     found = run.failures[0]
