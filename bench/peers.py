@@ -1,6 +1,7 @@
 """How this suite and two peers find the seeded defects, compared in one run on this machine.
 
-    python bench/peers.py [--seeds 1] [--budget 4] [--processes 2] [--tools TOOL,...] [--details] [DEFECT ...]
+    python bench/peers.py [--seeds 1] [--budget 4] [--processes 2] [--tools TOOL,...] [--details]
+        [--write PAGE] [DEFECT ...]
 
 1. simulated: this suite as `broker-contract run` plays it, in this process on a virtual clock.
 2. command: this suite as `broker-contract run --broker-cmd` plays it, over HTTP against the broker as a process. That
@@ -10,10 +11,13 @@
 4. fast-check: the same in JavaScript (fast_check/); skipped where there is no node, or no npm to install it with.
 
 The two peers know the same rules, as many as a careful engineer would write first; they neither kill the broker nor
-send two requests at once. Every tool must find nothing in the correct broker first. A hunt ends with the first failure
-and what the tool makes of it, or after `--budget` seconds; the peers get six more to make it small. Starting
-processes and installing is not measured. A schedule of this suite ends with waiting and reading everything again, which
-is no step of it; a storm of several hundred requests is one step. Exit code 1 where a tool accused the correct broker.
+send two requests at once. Every tool must find nothing in the correct broker first. A hunt ends with the first failure,
+of whatever kind, and what the tool makes of it, or after `--budget` seconds; the peers get six more to make it small.
+Starting processes and installing is not measured. A schedule of this suite ends with waiting and reading everything
+again, which is no step of it; a storm of several hundred requests is one step.
+
+Figures are medians. "cut off": hunts whose time to make a failure small was used up. "alone": found by the first of the
+two tools only, and by the second only. Exit code 1 where a tool accused the correct broker.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import argparse
 import contextlib
 import json
 import os
+import platform
 import shlex
 import shutil
 import statistics
@@ -34,6 +39,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from hypothesis import __version__ as hypothesis_version
 
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
@@ -179,6 +186,11 @@ def fast_check(folder: Path, defect: str, seed: int, budget_s: float) -> Hunt:
     )
 
 
+def node_version() -> str:
+    """The version of node."""
+    return subprocess.run(["node", "--version"], capture_output=True, text=True, timeout=30).stdout.strip()
+
+
 def install_fast_check(folder: Path) -> str:
     """Installs fast-check into a folder, never into the tree; answers its version. Raises `Unavailable`."""
     for name in ("node", "npm"):
@@ -202,9 +214,10 @@ NAMES = ("simulated", "command", "hypothesis", "fast-check")
 
 
 @contextlib.contextmanager
-def tools(names: Sequence[str]) -> Iterator[dict[str, Tool]]:
-    """The tools that can be had here; one line for each that cannot."""
+def tools(names: Sequence[str]) -> Iterator[tuple[dict[str, Tool], str]]:
+    """The tools that can be had here, and the version of fast-check; one line where it cannot be had."""
     with tempfile.TemporaryDirectory(prefix="broker-contract-bench-") as folder:
+        version = ""
         found: dict[str, Tool] = {"simulated": simulated, "command": command, "hypothesis": hypothesis}
         if "fast-check" in names:
             try:
@@ -212,9 +225,8 @@ def tools(names: Sequence[str]) -> Iterator[dict[str, Tool]]:
             except Unavailable as why:
                 print(f"SKIP fast-check: {why}", flush=True)
             else:
-                print(f"fast-check {version}", flush=True)
                 found["fast-check"] = partial(fast_check, Path(folder))
-        yield {name: found[name] for name in names if name in found}
+        yield {name: found[name] for name in names if name in found}, version
 
 
 # The tables -------------------------------------------------------------------------------------------------------
@@ -287,8 +299,47 @@ def report(hunts: Sequence[Hunt]) -> Iterator[str]:
         yield from (ratios(hunts, tool, own) for tool, own in pairs)
     yield ""
     yield from goals(hunts)
+    yield from peer_is_better(hunts)
     for tool in played:
         yield from not_found(hunts, tool)
+
+
+def peer_is_better(hunts: Sequence[Hunt]) -> Iterator[str]:
+    """One line for each peer and tool of ours: in what the peer was better in most hunts that both ended."""
+    for peer in NAMES[2:]:
+        for own in NAMES[:2]:
+            theirs, ours = found_by(hunts, peer), found_by(hunts, own)
+            both = [(theirs[key], ours[key]) for key in theirs if key in ours]
+            counts = {
+                "sooner": sum((them.first_s or 0.0) < (us.first_s or 0.0) for them, us in both),
+                "sooner minimal": sum(them.minimal_s < us.minimal_s for them, us in both),
+                "with fewer steps": sum(them.steps < us.steps for them, us in both),
+            }
+            better = [f"{what} in {count} of {len(both)}" for what, count in counts.items() if count * 2 > len(both)]
+            if better:
+                yield f"{peer} is better than {own}: {', '.join(better)}"
+
+
+def page(lines: Sequence[str], version: str) -> str:
+    """The page of the documentation."""
+    _, _, explained = (__doc__ or "").split("\n\n", 2)
+    node = f", Node {node_version()} with fast-check {version}" if version else ""
+    made = f"Python {platform.python_version()}, Hypothesis {hypothesis_version}{node}"
+    return "\n".join(
+        [
+            "# Compared with peers",
+            "",
+            "Printed by `python bench/peers.py --write docs/peers.md`; do not edit.",
+            "",
+            explained,
+            f"{made}, on {os.cpu_count()} cores.",
+            "",
+            "```",
+            *lines,
+            "```",
+            "",
+        ]
+    )
 
 
 # Command ----------------------------------------------------------------------------------------------------------
@@ -332,6 +383,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="hunts at once; default 2")
     parser.add_argument("--tools", default=",".join(NAMES), help=f"default: {','.join(NAMES)}")
     parser.add_argument("--details", action="store_true", help="one line for each defect and tool")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="writes the page of the documentation")
     options = parser.parse_args()
     options.tools = options.tools.split(",")
     for name, known in [(name, DEFECTS) for name in options.defects] + [(name, NAMES) for name in options.tools]:
@@ -346,14 +398,16 @@ def main() -> int:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "quality")])
     begun_s = time.monotonic()
     hunts: list[Hunt] = []
-    with tools(options.tools) as found, ProcessPoolExecutor(options.processes) as pool:
+    with tools(options.tools) as (found, version), ProcessPoolExecutor(options.processes) as pool:
         fair = control(pool, found, options.budget)
         for hunt in compare(pool, found, options.defects, options.seeds, options.budget):
             hunts.append(hunt)
             if options.details:
                 print(hunt.line(), flush=True)
-    print("", *report(hunts), sep="\n")
-    print(f"{len(hunts)} hunts, {options.processes} at once, {time.monotonic() - begun_s:.0f} s")
+    lines = [*report(hunts), f"{len(hunts)} hunts, {options.processes} at once, {time.monotonic() - begun_s:.0f} s"]
+    print("", *lines, sep="\n")
+    if options.write:
+        options.write.write_text(page(lines, version), encoding="utf-8")
     return 0 if fair else 1
 
 
