@@ -106,7 +106,8 @@ class Caller:
 
     `client` gives the client of a worker. Events are recorded in the order in which they happen; after `close` nothing
     is recorded any more. `stored_ids` are the ids of all messages that answers named as stored; `open_pushes` counts
-    the pushes that may have stored something else: unanswered, answered in part, or still on their way.
+    the pushes that may have stored something else: unanswered, answered in part, or still on their way. `spooled`: some
+    of them were answered `buffered`.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Caller:
         self.pushed = 0
         self.stored_ids: set[str] = set()
         self.open_pushes = 0
+        self.spooled = False
         self._client = client
         self._recorder = recorder
         self._open = True
@@ -192,6 +194,7 @@ class Caller:
         for index, (message_id, status) in enumerate(zip(result.message_ids, result.statuses, strict=True)):
             if message_id is not None and status in ("queued", "duplicate"):
                 self.stored_ids.add(message_id)
+            self.spooled = self.spooled or status == "buffered"
             if index in result.unknown_items or status == "buffered" or (status == "queued" and message_id is None):
                 known = False
         return known

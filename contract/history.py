@@ -221,7 +221,10 @@ class EffectEnd(msgspec.Struct, frozen=True, tag="effect-end", tag_field="kind")
 
 
 class Fault(msgspec.Struct, frozen=True, tag="fault", tag_field="kind"):
-    """Something was done to the broker or a consumer: `what` is "kill", "start", "pause", "resume", ..."""
+    """Something was done to the broker or a consumer: `what` is "kill", "start", "pause", "resume", ...
+
+    "storage-stop" stands before its storage is stopped, "storage-start" after the broker works with it again.
+    """
 
     at_us: int
     what: str

@@ -51,6 +51,7 @@ from strategies.schedule import (
     RestartBroker,
     Schedule,
     Step,
+    StorageOutage,
     Storm,
     flatten,
     request_of,
@@ -192,7 +193,9 @@ def size(schedule: Schedule) -> Size:
 
 
 def _waits_ms(leaf: Leaf) -> int:
-    if isinstance(leaf, Advance | PauseBroker | DelayRequest | DelayAnswer | RepeatRequest | DropConnection):
+    if isinstance(leaf, Advance | PauseBroker | StorageOutage):
+        return leaf.ms
+    if isinstance(leaf, DelayRequest | DelayAnswer | RepeatRequest | DropConnection):
         return leaf.ms
     if isinstance(leaf, KillBroker | RestartBroker):
         return leaf.down_ms

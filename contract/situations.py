@@ -60,6 +60,8 @@ SITUATIONS: tuple[str, ...] = (
     "consumer crashed with a lease",
     "kill while a call was in flight",
     "kill with a lease",
+    "call while the storage was away",
+    "storage away with a lease",
     "late request acted",
 )
 
@@ -103,6 +105,7 @@ class _Reader:
         self._unknown_payloads: list[str] = []
         self._delivered: set[str] = set()
         self._drawn = True
+        self._storage_away = False
         for event in history.events:
             self._event(event)
         self._unknown_pushes()
@@ -126,6 +129,8 @@ class _Reader:
         self._calls[event.call] = event
         if self._drawn:
             self._side_by_side(event)
+            if self._storage_away:
+                self.found.add("call while the storage was away")
             if isinstance(request, PushCall):
                 self._push(request, event.at_us)
             elif isinstance(request, AckCall):
@@ -289,6 +294,10 @@ class _Reader:
                 self.found.add("kill while a call was in flight")
             if any(self._leased(lane, event.at_us) for lane in self._leases):
                 self.found.add("kill with a lease")
+        elif event.what in ("storage-stop", "storage-start"):
+            self._storage_away = event.what == "storage-stop"
+            if any(self._leased(lane, event.at_us) for lane in self._leases):
+                self.found.add("storage away with a lease")
         elif event.what == "crash-consumer":
             held = (lease for lane, lease in self._leases.items() if self._leased(lane, event.at_us))
             if any(lease.worker == event.detail for lease in held):

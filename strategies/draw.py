@@ -54,6 +54,7 @@ from strategies.schedule import (
     Status,
     Step,
     StorageFault,
+    StorageOutage,
     Storm,
 )
 
@@ -61,11 +62,15 @@ REQUESTS: frozenset[str] = frozenset({"push", "pop", "ack", "extend", "configure
 FAULTS: frozenset[str] = frozenset(
     {"lose-request", "lose-answer", "delay-request", "delay-answer", "repeat-request", "drop-connection"}
 )
-BROKER_FAULTS: frozenset[str] = frozenset({"kill-broker", "restart-broker", "pause-broker", "storage-fault"})
+BROKER_FAULTS: frozenset[str] = frozenset(
+    {"kill-broker", "restart-broker", "pause-broker", "storage-fault", "storage-outage"}
+)
 KINDS: frozenset[str] = (
     REQUESTS | FAULTS | BROKER_FAULTS | frozenset({"advance", "crash-consumer", "parallel", "storm"})
 )
 ALWAYS: frozenset[str] = frozenset({"push", "pop"})
+DISTURBING = 3
+"""How much more often a schedule does something to a shared broker, where only few schedules may."""
 NO_LANE_STEPS: frozenset[str] = frozenset({"parallel", "storm", "idiom"})
 
 
@@ -113,6 +118,7 @@ class Weights:
             "restart-broker": 1,
             "pause-broker": 1,
             "storage-fault": 1,
+            "storage-outage": 1,
             "parallel": 7,
             "idiom": 10,
             "storm": 1,
@@ -491,6 +497,8 @@ _WAITS_MS = (100, 300, 500, 1000)
 _PAST_THE_END_MS = (1, 10, 100, 100, 300)
 _SHORT_MS = (1, 10, 100, 300, 700)
 _DOWN_MS = (0, 0, 100, 500, 2000)
+_AWAY_MS = (100, 500, 1500, 5000)
+_INTO_THE_OUTAGE_MS = (1, 100, 300, 600)
 _JITTERS = 1 << 16
 _PAYLOADS = 32
 _NAMES = 6
@@ -504,15 +512,18 @@ class _Drawer:
         self._weights = weights
         self._short = features.short_waits
         spared = features.broker_faults_percent
+        kinds = weights.kinds
         if spared < 100 and not stream.chance(spared):
             features = features.without(*BROKER_FAULTS)
+        elif spared < 100:  # few schedules may, so these should
+            kinds = {kind: weight * (DISTURBING if kind in BROKER_FAULTS else 1) for kind, weight in kinds.items()}
         least, most = weights.lengths
         self.left = least + stream.below(most - least + 1)
         self._partitions = min(1 + stream.weighted(_sums(weights.partitions)), MAX_PARTITIONS)
         self._groups = self._draw_groups(stream)
         self._names = 1 + stream.below(_NAMES) if stream.chance(weights.awkward_names_percent) else 0
         self._workers = min(1 + stream.weighted(_sums(weights.workers)), MAX_WORKERS)
-        self._kinds, self._kind_sums = self._swarm(stream, weights.kinds, features)
+        self._kinds, self._kind_sums = self._swarm(stream, kinds, features)
         self._faults, self._fault_sums = self._swarm(stream, weights.faults, features)
         nacking = stream.chance(weights.nacking_percent)
         self._statuses = _sums(_NACKING if nacking else weights.statuses)
@@ -542,6 +553,9 @@ class _Drawer:
             return
         if kind == "idiom":
             self._idiom(stream)
+            return
+        if kind == "storage-outage" and "parallel" in self._kinds and self.left >= 3:
+            self._steps.append(self._outage(stream))
             return
         self.left -= 1
         self._steps.append(self._storm(stream) if kind == "storm" else self._plain(kind, stream))
@@ -594,6 +608,8 @@ class _Drawer:
             return PauseBroker(ms=stream.one((200, 500, 1200)))
         if kind == "storage-fault":
             return StorageFault(operations=1 + stream.below(3))
+        if kind == "storage-outage":
+            return StorageOutage(ms=self._away_ms(stream))
         request = self._request(kind, stream)
         if self._faults and stream.chance(self._weights.fault_percent):
             return self._faulty(request, stream)
@@ -637,6 +653,19 @@ class _Drawer:
             lanes.append((first, *[self._lane_step(stream) for _ in range(count - 1)]))
         self._side_by_side = self._sketch.frozen = False
         self._contested = None
+        return Parallel(lanes=tuple(lanes))
+
+    def _outage(self, stream: _Stream) -> Parallel:
+        """The storage is away while others go on."""
+        self._side_by_side = self._sketch.frozen = True
+        lanes: list[tuple[LaneStep, ...]] = [(StorageOutage(ms=self._away_ms(stream)),)]
+        self.left -= 1
+        for _ in range(2 if self.left > 3 and stream.chance(50) else 1):
+            count = min(1 + stream.below(3), self.left)
+            self.left -= count
+            wait = Advance(ms=stream.one(_INTO_THE_OUTAGE_MS))
+            lanes.append((wait, *[self._lane_step(stream) for _ in range(count)]))
+        self._side_by_side = self._sketch.frozen = False
         return Parallel(lanes=tuple(lanes))
 
     def _lane_step(self, stream: _Stream) -> LaneStep:
@@ -963,6 +992,9 @@ class _Drawer:
 
     def _down_ms(self, stream: _Stream) -> int:
         return stream.one(_DOWN_MS[:3] if self._short else _DOWN_MS)
+
+    def _away_ms(self, stream: _Stream) -> int:
+        return stream.one(_AWAY_MS[:3] if self._short else _AWAY_MS)
 
     def _jitter(self, stream: _Stream) -> int:
         """Mostly 0 for a request that is alone: nothing is there to interleave with it."""

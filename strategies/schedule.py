@@ -157,6 +157,15 @@ class StorageFault(_Data, frozen=True, tag="storage-fault"):
     operations: Positive = 1
 
 
+class StorageOutage(_Data, frozen=True, tag="storage-outage"):
+    """The storage of the broker breaks off (a crash, not an orderly stop) and is started again after `ms`.
+
+    The broker itself runs on. Inside a `Parallel` the other lanes call it meanwhile.
+    """
+
+    ms: Natural = 1000
+
+
 Request = Push | Pop | Ack | Extend | Configure
 
 
@@ -201,7 +210,7 @@ class DropConnection(_Data, frozen=True, tag="drop-connection"):
 
 
 Faulty = LoseRequest | LoseAnswer | DelayRequest | DelayAnswer | RepeatRequest | DropConnection
-BrokerFault = KillBroker | RestartBroker | PauseBroker | StorageFault
+BrokerFault = KillBroker | RestartBroker | PauseBroker | StorageFault | StorageOutage
 LaneStep = Request | Faulty | BrokerFault | Advance | CrashConsumer
 
 

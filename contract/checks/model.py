@@ -73,7 +73,7 @@ class Model:
 
 def build_model(history: History, profile: Profile) -> Model:
     """Reads a history into the model."""
-    facts = gather(history)
+    facts = gather(history, storage_settle_s=profile.storage_settle_s, spool_s=profile.spool_s)
     logs = build_logs(facts)
     model = Model(facts, profile, logs, {})
     for key, reader in build_readers(facts).items():

@@ -67,7 +67,8 @@ class Reader:
     """One consumer group on one partition.
 
     `runs` by return, `acks` by invocation. `unseen` are pops with an unknown outcome that may have taken from the
-    partition. `empty` are answered pops that covered the partition and gave nothing at all.
+    partition. `empty` are answered pops that covered the partition and gave nothing at all, from a broker that had its
+    storage.
     """
 
     queue: str
@@ -92,12 +93,12 @@ def build_readers(facts: Facts) -> dict[ReaderKey, Reader]:
         partitions.setdefault(queue, []).append(partition)
     for call in facts.pops:
         if not call.refused:
-            _add_pop(readers, partitions, call)
+            _add_pop(readers, partitions, call, facts)
     for run in facts.runs:
         reader_of(readers, run.queue, run.partition, run.group).runs.append(run)
     by_transaction = _index_transactions(facts)
     for call, request, result in ack_items(facts):
-        _add_ack(readers, by_transaction, call, request, result)
+        _add_ack(readers, by_transaction, facts, call, request, result)
     return readers
 
 
@@ -117,17 +118,22 @@ def covered(request: PopCall, partitions: dict[str, list[str]]) -> list[str]:
     return partitions.get(request.queue, [])
 
 
-def _add_pop(readers: dict[ReaderKey, Reader], partitions: dict[str, list[str]], call: Call) -> None:
-    request, result = call.request, call.result
+def _add_pop(readers: dict[ReaderKey, Reader], partitions: dict[str, list[str]], call: Call, facts: Facts) -> None:
+    request = call.request
     assert isinstance(request, PopCall)
     group = group_name(request.group)
-    empty = isinstance(result, PopResult) and not result.message_ids
+    empty = gave_nothing(call) and not facts.without_storage(call.invoked_us, call.returned_us)
     for partition in covered(request, partitions):
         reader = reader_of(readers, request.queue, partition, group)
         if call.unknown:
             reader.unseen.append(call)
         elif empty:
             reader.empty.append(call)
+
+
+def gave_nothing(call: Call) -> bool:
+    """Whether it is a pop that was answered and brought no message."""
+    return isinstance(call.result, PopResult) and not call.result.message_ids
 
 
 def _index_transactions(facts: Facts) -> dict[tuple[str, str, str], list[Message]]:
@@ -142,11 +148,13 @@ def _index_transactions(facts: Facts) -> dict[tuple[str, str, str], list[Message
 def _add_ack(
     readers: dict[ReaderKey, Reader],
     by_transaction: dict[tuple[str, str, str], list[Message]],
+    facts: Facts,
     call: Call,
     request: AckCall,
     result: AckResult | None,
 ) -> None:
     parts: dict[tuple[PartitionKey, str | None], Ack] = {}
+    doubtful = facts.without_storage(call.invoked_us, call.seen_us)
     for index, status in enumerate(request.statuses):
         partition, transaction_id = request.partitions[index], request.transaction_ids[index]
         part_key = ((request.queue, partition), request.lease_ids[index])
@@ -155,10 +163,12 @@ def _add_ack(
             ack = parts[part_key] = Ack(call, request.lease_ids[index], [])
             reader_of(readers, request.queue, partition, group_name(request.group)).acks.append(ack)
         meant = by_transaction.get((request.queue, partition, transaction_id), [])
-        ack.items.append(_item(index, meant, status, transaction_id, result))
+        denied = doubtful and result is not None and not result.successes[index]
+        ack.items.append(_item(index, meant, status, transaction_id, None if denied else result))
 
 
 def _item(index: int, meant: list[Message], status: str, transaction_id: str, result: AckResult | None) -> AckedItem:
+    """`result` None: nothing was answered, or nothing that means anything."""
     if result is None:
         return AckedItem(index, meant, status, False, True, False, False, None, transaction_id)
     return AckedItem(

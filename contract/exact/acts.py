@@ -227,7 +227,7 @@ def _pair(history: History) -> tuple[list[Spoken], list[tuple[int, int]], list[F
                 call.until, call.until_us = line, event.at_us
         elif isinstance(event, Fault) and event.what != "crash-consumer":
             faults.append(event)
-            if event.what in ("kill", "stop", "restart"):
+            if event.what in ("kill", "stop", "restart", "storage-stop"):
                 kills.append((line, event.at_us))
         elif isinstance(event, Note) and event.text.startswith("stalled"):
             raise Unsupported("the harness stalled")
@@ -255,7 +255,9 @@ def _push(puzzle: Puzzle, call: Spoken, request: PushCall) -> None:
         unknown = result is not None and item in result.unknown_items
         if status in ("error", "failed") and not unknown:
             continue
-        message_id = result.message_ids[item] if result is not None and not unknown else None
+        # What was spooled may get another id when it is stored.
+        named = result is not None and not unknown and status != "buffered"
+        message_id = result.message_ids[item] if result is not None and named else None
         transaction_id = request.transaction_ids[item]
         if transaction_id is None and result is not None and not unknown:
             transaction_id = result.transaction_ids[item]
@@ -280,6 +282,8 @@ def _push(puzzle: Puzzle, call: Spoken, request: PushCall) -> None:
 
 
 def _pop(puzzle: Puzzle, call: Spoken, request: PopCall, faults: list[Fault], profile: Profile) -> None:
+    if isinstance(call.result, PopResult) and not call.result.message_ids and _without_storage(faults, call, profile):
+        raise Unsupported("an empty answer of a broker that may have been without its storage")
     if request.group in puzzle.timed_groups:
         soon_us = call.invoke.at_us + int(profile.start_s * 1_000_000)
         if call.result is None or _disturbed(faults, call.invoke.at_us, soon_us):
@@ -300,15 +304,32 @@ def _latest_claim_us(call: Spoken, faults: list[Fault], profile: Profile) -> int
     return min(call.until_us, late_us)
 
 
+def _without_storage(faults: list[Fault], call: Spoken, profile: Profile) -> bool:
+    """Whether the storage was away, or had just come back, at any time during a call."""
+    settle_us = int(profile.storage_settle_s * 1_000_000)
+    stopped_us: int | None = None
+    for fault in faults:
+        if fault.what == "storage-stop":
+            stopped_us = fault.at_us
+        elif fault.what == "storage-start" and stopped_us is not None:
+            if stopped_us <= call.seen_us and call.invoke.at_us <= fault.at_us + settle_us:
+                return True
+            stopped_us = None
+    return stopped_us is not None and stopped_us <= call.seen_us
+
+
 def _disturbed(faults: list[Fault], begin_us: int, end_us: int) -> bool:
     """Whether the broker was disturbed between two times, or away at the first."""
-    away = False
+    away = storage_away = False
     for fault in faults:
         if begin_us <= fault.at_us <= end_us:
             return True
         if fault.at_us < begin_us:
-            away = fault.what in ("kill", "stop", "pause")
-    return away
+            if fault.what in ("storage-stop", "storage-start"):
+                storage_away = fault.what == "storage-stop"
+            else:
+                away = fault.what in ("kill", "stop", "pause")
+    return away or storage_away
 
 
 def _ack(call: Spoken, request: AckCall, profile: Profile) -> Iterator[Settle]:

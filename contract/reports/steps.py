@@ -33,6 +33,7 @@ from strategies.schedule import (
     Schedule,
     Step,
     StorageFault,
+    StorageOutage,
     Storm,
 )
 
@@ -142,6 +143,8 @@ class _Writer:
                 return f"pause broker {step.ms} ms"
             case StorageFault():
                 return f"fail {step.operations} storage writes"
+            case StorageOutage():
+                return f"storage away {step.ms} ms"
 
     def _push(self, step: Push, where: str) -> str:
         known = self._messages.get(where, ())

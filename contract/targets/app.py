@@ -12,6 +12,7 @@ import contextlib
 import gc
 import importlib
 import inspect
+import math
 import os
 import shutil
 import sys
@@ -361,6 +362,8 @@ class _Control:
     """Starts, stops and kills the application."""
 
     supports = frozenset({"kill-broker", "restart-broker", "pause-broker"})
+    storage_away = False
+    storage_back_for_s = math.inf
 
     def __init__(self, name: str, factory: Factory, folder: Path, server: DirectASGI) -> None:
         self.failure = ""
@@ -428,6 +431,12 @@ class _Control:
 
     def fail_storage(self, operations: int) -> None:
         """Not possible."""
+
+    async def stop_storage(self) -> None:
+        """Not possible."""
+
+    async def start_storage(self) -> None:
+        """Not needed."""
 
     async def idle(self, limit_s: float) -> bool:
         return await self._server.idle(limit_s, children=False)
