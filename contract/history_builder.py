@@ -299,6 +299,18 @@ class HistoryBuilder:
         self.fault("kill")
         self.fault("start")
 
+    def outage(self, ms: int) -> None:
+        """The storage of the broker is away for `ms`."""
+        self.fault("storage-stop")
+        self.advance(ms)
+        self.fault("storage-start")
+
+    def unspool(self, name: str, spooled: str) -> str:
+        """A message that was answered `buffered` is stored, under the id `name`."""
+        self.stored[name] = self.stored[spooled]
+        self.place(self.stored[name].partition, name)
+        return name
+
     def note(self, text: str) -> None:
         """Something happened to the run."""
         self.add(Note(self.now_us, text))

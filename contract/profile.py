@@ -106,6 +106,15 @@ QUEEN_1_DEVIATIONS = (
         )
         for rule in MUST_COME
     ),
+    *(
+        Deviation(
+            rule,
+            "buffered-lost",
+            "stores what it spooled in one piece for each partition, and drops a whole piece that holds one duplicate:"
+            " the other messages of it, answered `buffered` as well, never come",
+        )
+        for rule in MUST_COME
+    ),
 )
 
 QUEEN_1 = Profile(

@@ -69,7 +69,7 @@ KINDS: frozenset[str] = (
     REQUESTS | FAULTS | BROKER_FAULTS | frozenset({"advance", "crash-consumer", "parallel", "storm"})
 )
 ALWAYS: frozenset[str] = frozenset({"push", "pop"})
-DISTURBING = 3
+DISTURBING = 4
 """How much more often a schedule does something to a shared broker, where only few schedules may."""
 NO_LANE_STEPS: frozenset[str] = frozenset({"parallel", "storm", "idiom"})
 
@@ -118,7 +118,7 @@ class Weights:
             "restart-broker": 1,
             "pause-broker": 1,
             "storage-fault": 1,
-            "storage-outage": 1,
+            "storage-outage": 2,
             "parallel": 7,
             "idiom": 10,
             "storm": 1,
@@ -656,15 +656,16 @@ class _Drawer:
         return Parallel(lanes=tuple(lanes))
 
     def _outage(self, stream: _Stream) -> Parallel:
-        """The storage is away while others go on."""
+        """The storage is away while others go on, one of them with a push."""
         self._side_by_side = self._sketch.frozen = True
         lanes: list[tuple[LaneStep, ...]] = [(StorageOutage(ms=self._away_ms(stream)),)]
         self.left -= 1
-        for _ in range(2 if self.left > 3 and stream.chance(50) else 1):
+        for number in range(2 if self.left > 3 and stream.chance(50) else 1):
             count = min(1 + stream.below(3), self.left)
             self.left -= count
             wait = Advance(ms=stream.one(_INTO_THE_OUTAGE_MS))
-            lanes.append((wait, *[self._lane_step(stream) for _ in range(count)]))
+            first = self._lane_step(stream) if number else self._push(stream)
+            lanes.append((wait, first, *[self._lane_step(stream) for _ in range(count - 1)]))
         self._side_by_side = self._sketch.frozen = False
         return Parallel(lanes=tuple(lanes))
 

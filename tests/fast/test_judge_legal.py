@@ -804,3 +804,211 @@ def one_lease_id_for_two_groups() -> HistoryBuilder:
     h.audit()
     h.drain({("G", "p"): ["m1"], ("H", "p"): ["m1"]})
     return h
+
+
+@legal
+def empty_answers_while_the_storage_is_away() -> HistoryBuilder:
+    """A broker without its storage may answer "nothing there" without looking."""
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.advance(500)
+    h.pop("G", "p", [])
+    h.pop("G", None, [])
+    h.advance(3000)
+    h.fault("storage-start")
+    h.advance(1000)
+    h.pop("G", None, [])
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def parked_pop_that_lives_through_an_outage() -> HistoryBuilder:
+    """It may have lost what would have woken it."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    parked = h.begin_pop("G", None, wait_ms=30_000)
+    h.outage(1000)
+    h.push("p", "m2")
+    h.advance(29_000)
+    parked.messages([])
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2"]})
+    return h
+
+
+@legal
+def first_pop_without_the_storage_decides_nothing() -> HistoryBuilder:
+    """A `new` group starts at its first pop that reached the storage: what was pushed before that one is out."""
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.pop("G", None, [], mode="new")
+    h.fault("storage-start")
+    h.advance(5000)
+    h.push("p", "m2")
+    h.pop("G", None, [], mode="new")
+    h.advance(5000)
+    h.push("p", "m3")
+    h.pop("G", None, ["m3"], mode="new")
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def first_pop_without_the_storage_decides_after_all() -> HistoryBuilder:
+    """Nobody knows whether it reached the storage."""
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.pop("G", None, [], mode="new")
+    h.fault("storage-start")
+    h.advance(5000)
+    h.push("p", "m2")
+    h.pop("G", None, ["m2"], mode="new")
+    h.audit()
+    h.drain({("G", "p"): ["m2"]})
+    return h
+
+
+@legal
+def ack_denied_while_the_storage_is_away() -> HistoryBuilder:
+    """Whatever the answer says: the commit may have been lost with the storage, or not."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"], lease_s=60)
+    h.fault("storage-stop")
+    h.ack("G", ["m1"], lease=lease, success=False)
+    h.ack("G", ["m2"], lease=lease, success=False)
+    h.fault("storage-start")
+    h.audit()
+    h.drain({("G", "p"): ["m2"]})
+    return h
+
+
+@legal
+def extension_denied_while_the_storage_is_away() -> HistoryBuilder:
+    """The lease may have been extended all the same: its partition may stay taken."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"], lease_s=2)
+    h.fault("storage-stop")
+    h.extend("G", lease, 30, success=False)
+    h.advance(1000)
+    h.fault("storage-start")
+    h.advance(10_000)
+    h.pop("G", "p", [], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def lease_that_does_not_survive_an_outage() -> HistoryBuilder:
+    """Leases may survive the end of what keeps them, or not."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"], lease_s=60)
+    h.outage(1000)
+    h.pop("G", "p", ["m1"], lease_s=60, worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def spooled_message_gets_another_id() -> HistoryBuilder:
+    """What was answered `buffered` is stored once, later, and known by its transactionId."""
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.push("p", "m2", statuses=["buffered"])
+    h.push("p", "m3", statuses=["buffered"], transaction_ids=["t3"])
+    h.fault("storage-start")
+    h.push("p", "m4")
+    second, third = h.unspool("m2 stored", "m2"), h.unspool("m3 stored", "m3")
+    h.advance(11_000)
+    lease = h.pop("G", "p", ["m1", "m4", second, third])
+    h.ack("G", [second], lease=lease)
+    h.audit()
+    h.drain({("G", "p"): [third]})
+    return h
+
+
+@legal
+def spooled_message_that_is_not_stored_yet() -> HistoryBuilder:
+    """The spool takes its time once the storage is back, and begins anew when the broker is disturbed again."""
+    h = HistoryBuilder(profile="2.x")
+    h.fault("storage-stop")
+    h.push("p", "m1", statuses=["buffered"])
+    h.fault("storage-start")
+    h.advance(9000)
+    h.kill()
+    h.advance(9000)
+    h.note("stalled 300")
+    h.advance(9000)
+    h.fault("pause")
+    h.advance(60_000)
+    h.fault("resume")
+    h.advance(9000)
+    h.phase("drain")
+    h.pop("G", "p", [])
+    h.phase_end("drain")
+    return h
+
+
+@legal
+def spooled_message_of_a_storage_that_never_comes_back() -> HistoryBuilder:
+    """It is stored when the storage is back."""
+    h = HistoryBuilder(profile="2.x")
+    h.fault("storage-stop")
+    h.push("p", "m1", statuses=["buffered"])
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def spooled_message_that_turns_out_to_be_a_duplicate() -> HistoryBuilder:
+    """It was spooled before anybody could know."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1", transaction_ids=["t"])
+    h.fault("storage-stop")
+    h.push("p", "m2", transaction_ids=["t"], statuses=["buffered"])
+    h.fault("storage-start")
+    h.advance(20_000)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def outage_in_the_middle_of_a_drain() -> HistoryBuilder:
+    """What the drain then did not bring may still be there."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    h.phase("drain")
+    h.fault("storage-stop")
+    h.pop("G", "p", [])
+    h.fault("storage-start")
+    h.phase_end("drain")
+    return h
+
+
+@legal
+def pop_without_an_answer_that_acts_after_an_outage() -> HistoryBuilder:
+    """A pop that was sent to a broker without its storage may wait for it, and take a lease when it is back."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.advance(1000)
+    h.begin_pop("G", "p", lease_s=10).lost()
+    h.advance(20_000)
+    h.fault("storage-start")
+    h.advance(5000)
+    h.pop("G", "p", [], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h

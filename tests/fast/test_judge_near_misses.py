@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from contract.history import ExtendCall, ExtendResult
+from contract.history import AckResult, ExtendCall, ExtendResult
 from contract.history_builder import HistoryBuilder, Stored
 from contract.judge import headline, judge
 from contract.rules import RULES
@@ -914,4 +914,124 @@ def an_extension_renews_one_of_two_partitions(bad: bool) -> HistoryBuilder:
     opened = h.begin_pop("G", None, partitions=2)
     opened.messages(["m1", "m2"], lease="L1")
     h.begin("G/0", ExtendCall("q", "G", "L1", 5)).ok(ExtendResult(True, 1 if bad else 2))
+    return h
+
+
+@near_miss("push/stored-is-delivered")
+def a_queued_message_does_not_survive_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.push("p", "m2")
+    h.outage(500)
+    h.audit({"p": ["m1"]} if bad else None)
+    h.drain({("G", "p"): ["m1"] if bad else ["m1", "m2"]})
+    return h
+
+
+@near_miss("delivery/not-after-ack")
+def an_answered_ack_does_not_survive_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"], lease_s=60)
+    h.fault("storage-stop")
+    h.ack("G", ["m1"], lease=lease)
+    h.advance(500)
+    h.fault("storage-start")
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2"] if bad else ["m2"]})
+    return h
+
+
+@near_miss("push/stored-is-delivered")
+def an_empty_answer_long_after_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.outage(500)
+    h.advance(2001 if bad else 1999)
+    h.pop("G", "p", [])
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@near_miss("push/stored-is-delivered")
+def a_spooled_message_never_comes(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.push("p", "m2", statuses=["buffered"])
+    h.fault("storage-start")
+    h.advance(10_000 if bad else 9_900)
+    h.note("a moment before the audit")
+    h.advance(1)
+    h.phase("audit")
+    h.pop("audit", "p", ["m1"], auto_ack=True, lease_s=None, batch=1000)
+    h.pop("audit", "p", [], auto_ack=True, lease_s=None, batch=1000)
+    h.phase_end("audit")
+    return h
+
+
+@near_miss("lease/redelivered-after-expiry")
+def a_lease_keeps_its_partition_after_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"], lease_s=2)
+    h.outage(500)
+    h.advance(5000)
+    h.pop("G", "p", [] if bad else ["m1"], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@near_miss("ack/answer-matches-effect")
+def a_good_ack_is_refused_before_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    h.ack("G", ["m1"], lease=lease)
+    h.advance(1)
+    opened = h.begin_ack("G", ["m2"], lease=lease)
+    if not bad:
+        h.fault("storage-stop")
+    opened.ok(AckResult((False,), ("invalid or expired lease",), (None,), (None,), (None,)))
+    h.advance(1)
+    if bad:
+        h.fault("storage-stop")
+    h.fault("storage-start")
+    return h
+
+
+@near_miss("lease/extend-extends-all")
+def an_extension_is_refused_before_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"], lease_s=30)
+    h.extend("G", lease, 30)
+    h.advance(1)
+    opened = h.begin("G/0", ExtendCall("q", "G", lease, 30))
+    if not bad:
+        h.fault("storage-stop")
+    opened.ok(ExtendResult(False, 0))
+    h.advance(1)
+    if bad:
+        h.fault("storage-stop")
+    h.fault("storage-start")
+    return h
+
+
+@near_miss("group/start-position")
+def a_new_group_starts_before_what_came_after_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.pop("G", None, [], mode="new")
+    h.fault("storage-start")
+    h.advance(5000)
+    h.pop("G", None, [], mode="new")
+    h.advance(5000)
+    h.push("p", "m2")
+    h.push("p", "m3")
+    h.pop("G", None, ["m3"] if bad else ["m2"], mode="new", batch=1)
+    h.audit()
     return h

@@ -272,7 +272,7 @@ class Postgres:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         end = time.monotonic() + STOP_S
-        while time.monotonic() < end and any(Path(f"/proc/{pid}").exists() for pid in children):
+        while time.monotonic() < end and any(map(alive, children)):
             time.sleep(0.01)
 
     def end(self) -> None:
@@ -402,6 +402,15 @@ def end_process(server: subprocess.Popen[bytes], number: signal.Signals) -> None
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait(STOP_S)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
 
 
 def run_tool(
