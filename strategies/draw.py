@@ -69,8 +69,6 @@ KINDS: frozenset[str] = (
     REQUESTS | FAULTS | BROKER_FAULTS | frozenset({"advance", "crash-consumer", "parallel", "storm"})
 )
 ALWAYS: frozenset[str] = frozenset({"push", "pop"})
-DISTURBING = 4
-"""How much more often a schedule does something to a shared broker, where only few schedules may."""
 NO_LANE_STEPS: frozenset[str] = frozenset({"parallel", "storm", "idiom"})
 
 
@@ -512,18 +510,19 @@ class _Drawer:
         self._weights = weights
         self._short = features.short_waits
         spared = features.broker_faults_percent
-        kinds = weights.kinds
-        if spared < 100 and not stream.chance(spared):
-            features = features.without(*BROKER_FAULTS)
-        elif spared < 100:  # few schedules may, so these should
-            kinds = {kind: weight * (DISTURBING if kind in BROKER_FAULTS else 1) for kind, weight in kinds.items()}
+        spares = spared < 100
+        if spares and not stream.chance(spared):
+            features, spares = features.without(*BROKER_FAULTS), False
         least, most = weights.lengths
         self.left = least + stream.below(most - least + 1)
+        self._sure = tuple(kind for kind in weights.kinds if spares and kind in BROKER_FAULTS & features.kinds)
+        """One of these is drawn for sure: few schedules may, so each of them does."""
+        self._sure_at = 1 + stream.below(self.left - 1) if self._sure else 0
         self._partitions = min(1 + stream.weighted(_sums(weights.partitions)), MAX_PARTITIONS)
         self._groups = self._draw_groups(stream)
         self._names = 1 + stream.below(_NAMES) if stream.chance(weights.awkward_names_percent) else 0
         self._workers = min(1 + stream.weighted(_sums(weights.workers)), MAX_WORKERS)
-        self._kinds, self._kind_sums = self._swarm(stream, kinds, features)
+        self._kinds, self._kind_sums = self._swarm(stream, weights.kinds, features)
         self._faults, self._fault_sums = self._swarm(stream, weights.faults, features)
         nacking = stream.chance(weights.nacking_percent)
         self._statuses = _sums(_NACKING if nacking else weights.statuses)
@@ -548,6 +547,8 @@ class _Drawer:
             self._steps.append(self._first(stream))
             return
         kind = self._kinds[stream.weighted(self._kind_sums)]
+        if self._sure and self.left <= self._sure_at:
+            kind, self._sure = stream.one(self._sure), ()
         if kind == "parallel" and self.left >= 2:
             self._steps.append(self._parallel(stream))
             return
