@@ -497,6 +497,8 @@ _SHORT_MS = (1, 10, 100, 300, 700)
 _DOWN_MS = (0, 0, 100, 500, 2000)
 _AWAY_MS = (100, 500, 1500, 5000)
 _INTO_THE_OUTAGE_MS = (1, 100, 300, 600)
+_INTO_A_REAL_OUTAGE_MS = (200, 500, 800, 1200)
+"""A server takes a while to break off, and to come back."""
 _JITTERS = 1 << 16
 _PAYLOADS = 32
 _NAMES = 6
@@ -664,7 +666,7 @@ class _Drawer:
         for number in range(2 if self.left > 3 and stream.chance(50) else 1):
             count = min(1 + stream.below(3), self.left)
             self.left -= count
-            wait = Advance(ms=stream.one(_INTO_THE_OUTAGE_MS))
+            wait = Advance(ms=stream.one(_INTO_A_REAL_OUTAGE_MS if self._short else _INTO_THE_OUTAGE_MS))
             first = self._lane_step(stream) if number else self._push(stream)
             lanes.append((wait, first, *[self._lane_step(stream) for _ in range(count - 1)]))
         self._side_by_side = self._sketch.frozen = False
