@@ -106,9 +106,10 @@ def main() -> None:
         head = [
             "# Findings on real brokers",
             "",
-            "Written by `python tests/queen/findings.py --url URL --write docs/findings.md`. Where a real broker and",
-            "the contract disagree and the broker is wrong; each is a known deviation of its profile",
-            "(`contract/profile.py`), reported under its own signature and not counted as a failure.",
+            "Written by `python tests/queen/findings.py --url URL --write docs/findings.md`, with the commands that",
+            "stop and start its storage. Where a real broker and the contract disagree and the broker is wrong; each",
+            "is a known deviation of its profile (`contract/profile.py`), reported under its own signature and not",
+            "counted as a failure.",
             "",
         ]
         options.write.write_text("\n".join([*head, *sections]), encoding="utf-8")
