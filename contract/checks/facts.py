@@ -368,17 +368,18 @@ def _register_pushes(facts: Facts) -> None:
             )
             facts.messages.append(message)
             if isinstance(result, PushResult):
-                known_id = _apply_push_status(message, result, item)
+                denies_nothing = facts.without_storage(call.invoked_us, call.returned_us)
+                known_id = _apply_push_status(message, result, item, denies_nothing=denies_nothing)
                 if known_id is not None:
                     waiting.append((message, known_id))
     _bind_pushes(facts, waiting)
 
 
-def _apply_push_status(message: Message, result: PushResult, item: int) -> str | None:
-    """Reads one status; the id that the answer names, where it names one."""
+def _apply_push_status(message: Message, result: PushResult, item: int, *, denies_nothing: bool) -> str | None:
+    """Reads one status; the id that the answer names, where it names one. `denies_nothing`: "failed" proves nothing."""
     status = result.statuses[item]
     message_id = result.message_ids[item]
-    if item in result.unknown_items:
+    if item in result.unknown_items or (denies_nothing and status in ("error", "failed")):
         message.open = True
         return None
     if status == "queued":

@@ -1012,3 +1012,19 @@ def pop_without_an_answer_that_acts_after_an_outage() -> HistoryBuilder:
     h.audit()
     h.drain({("G", "p"): ["m1"]})
     return h
+
+
+@legal
+def push_that_failed_with_the_storage_and_is_delivered() -> HistoryBuilder:
+    """The commit may have been the last thing that the storage did."""
+    h = HistoryBuilder(profile="2.x")
+    opened = h.begin_push("p", "m1")
+    h.fault("storage-stop")
+    opened.ok(h.push_result(["m1"], ["failed"]))
+    h.fault("storage-start")
+    h.stored["m1 after all"] = h.stored["m1"]
+    h.place("p", "m1 after all")
+    h.advance(5000)
+    h.audit()
+    h.drain({("G", "p"): ["m1 after all"]})
+    return h

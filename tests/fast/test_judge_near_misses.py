@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from contract.history import AckResult, ExtendCall, ExtendResult
+from contract.history import AckResult, ExtendCall, ExtendResult, Return
 from contract.history_builder import HistoryBuilder, Stored
 from contract.judge import headline, judge
 from contract.rules import RULES
@@ -1034,4 +1034,26 @@ def a_new_group_starts_before_what_came_after_an_outage(bad: bool) -> HistoryBui
     h.push("p", "m3")
     h.pop("G", None, ["m3"] if bad else ["m2"], mode="new", batch=1)
     h.audit()
+    return h
+
+
+@near_miss("push/refused-is-not-delivered")
+def an_item_that_failed_before_an_outage_is_delivered(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1", "m2", statuses=["queued", "failed"])
+    h.advance(1)
+    if not bad:
+        h.events.pop()
+        h.fault("storage-stop")
+        h.advance(1)
+        h.events.append(Return(1, h.now_us, "ok", 201, result=h.push_result(["m1", "m2"], ["queued", "failed"])))
+        h.fault("storage-start")
+    else:
+        h.outage(1)
+    h.advance(5000)
+    h.push("p", "m4", statuses=["failed"])
+    h.stored["m2 after all"] = h.stored["m2"]
+    h.place("p", "m2 after all")
+    h.audit()
+    h.drain({("G", "p"): h.order["p"]})
     return h
