@@ -167,6 +167,8 @@ def run(
     finally:
         for queue in getattr(target, "left_behind", ()):
             complain(f"the queue {queue!r} of this run could not be deleted; delete it by hand")
+        for thing in getattr(target, "left_stopped", ()):
+            complain(f"the {thing} may still be stopped; start it by hand")
     return report(exploration, broker, failures_dir, whole=True)
 
 

@@ -146,6 +146,11 @@ class Url:
         """What the probe found in real answers."""
         return dict(self.probe().capabilities)
 
+    @property
+    def left_stopped(self) -> list[str]:
+        """What a command stopped and no command could start again."""
+        return [name for name, switch in (("storage", self.storage), ("broker", self.broker)) if switch.off]
+
     def can(self, fault: str) -> bool:
         """Whether a fault, by its tag in a schedule ("lose-answer"), happens here."""
         return fault in self.faults

@@ -223,7 +223,7 @@ def test_a_stop_that_fails_ends_the_run_with_its_last_words(target: Command, tmp
 def test_a_start_that_fails_ends_the_run(target: Command, tmp_path: Path, away: Path) -> None:
     text = unjudged(hooked(target, storage_stop_cmd=f"touch {away}", storage_start_cmd="false"), tmp_path)
     assert text == "--storage-start-cmd 'false' failed with exit code 1 (it said nothing); see why and run again"
-    assert target.storage.off
+    assert target.left_stopped == ["storage"]
 
 
 def test_a_command_that_never_ends_is_ended(target: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,6 +300,23 @@ def test_the_command_line_plays_outages_and_says_how_to_play_again(
     again = said.replace("\n", " ")
     assert "--storage-stop-cmd" in again
     assert f"rm {away}" in again
+
+
+def test_the_command_line_says_what_it_left_stopped(
+    tmp_path: Path, away: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = replay_file.Replay(1, "0", "order/push-order", "", "", 1, "", "", s.Schedule((OUTAGE,), groups=GROUPS))
+    replay_file.write(kept, tmp_path / "failures")
+    broker = _placed(shlex.join([sys.executable, str(BROKER), "PORT", "DATA", str(away)]))
+    given = ["--broker-cmd", broker, "--storage-stop-cmd", f"touch {away}", "--storage-start-cmd", "false"]
+    assert cli.exit_code(["run", *given, "--schedules", "1", "--history-dir", "kept"]) == 2
+    complaints = capsys.readouterr().err.splitlines()
+    assert complaints == [
+        "broker-contract: --storage-start-cmd 'false' failed with exit code 1 (it said nothing); see why and run again",
+        "broker-contract: the storage may still be stopped; start it by hand",
+    ]
+    assert whats(history.read(tmp_path / "kept" / "1.jsonl")) == ["storage-stop"]
 
 
 @pytest.mark.parametrize(
