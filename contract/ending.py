@@ -123,7 +123,7 @@ async def _heal(
 
 async def _unspooled(caller: Caller, profile: Profile, storage_back_for_s: Callable[[], float]) -> None:
     """Waits until what was answered `buffered` is stored, where the storage went away and came back."""
-    while caller.spooled:
+    while caller.spooled and profile.spool_s is not None:
         left_s = profile.spool_s + SPOOL_SPARE_S - storage_back_for_s()
         if left_s <= 0:
             return

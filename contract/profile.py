@@ -41,8 +41,11 @@ class Profile(msgspec.Struct, frozen=True):
     storage_settle_s: float = 2.0
     """After its storage came back a broker may still overlook what is there, or refuse what it can do, for so long."""
 
-    spool_s: float = 10.0
-    """What was answered `buffered` is stored so long after the storage came back, or the answer, at the latest."""
+    spool_s: float | None = 10.0
+    """What was answered `buffered` is stored so long after the storage came back, or the answer, at the latest.
+
+    None: nobody knows when, and it is not missed.
+    """
 
     named_pop_registers: bool | None = None
     """Whether a pop of a named partition decides the start for the whole queue; None: either reading is allowed."""
@@ -68,7 +71,7 @@ SIMULATED = Profile(
     wildcard_settle_s=0.0,
     named_settle_s=0.0,
     storage_settle_s=0.0,
-    spool_s=0.0,
+    spool_s=None,  # it spools nothing
 )
 
 MUST_COME = (

@@ -11,7 +11,7 @@ between `from_us` and `until_us`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from contract.history import (
@@ -282,13 +282,17 @@ def _push(puzzle: Puzzle, call: Spoken, request: PushCall) -> None:
 
 
 def _pop(puzzle: Puzzle, call: Spoken, request: PopCall, faults: list[Fault], profile: Profile) -> None:
-    if isinstance(call.result, PopResult) and not call.result.message_ids and _without_storage(faults, call, profile):
-        raise Unsupported("an empty answer of a broker that may have been without its storage")
+    empty = isinstance(call.result, PopResult) and not call.result.message_ids
+    blind = empty and _without_storage(faults, call, profile)  # it may have been answered without a look
     if request.group in puzzle.timed_groups:
         soon_us = call.invoke.at_us + int(profile.start_s * 1_000_000)
         if call.result is None or _disturbed(faults, call.invoke.at_us, soon_us):
             soon_us = NEVER
-        puzzle.acts.append(Start(span=_span(call, "decides the start"), request=request, soon_us=soon_us))
+        span = _span(call, "decides the start")
+        span = replace(span, optional=True) if blind else span
+        puzzle.acts.append(Start(span=span, request=request, soon_us=soon_us))
+    if blind:
+        return
     claim_us = None if call.result is not None or request.auto_ack else _latest_claim_us(call, faults, profile)
     result = call.result if isinstance(call.result, PopResult) else None
     puzzle.acts.append(Take(span=_span(call, "takes", until_us=claim_us), request=request, result=result))
