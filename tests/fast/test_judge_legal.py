@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from contract.history import AckResult, DoneResult, ExtendCall, PushResult
+from contract.history import AckResult, DoneResult, ExtendCall, PushResult, SeekCall
 from contract.history_builder import HistoryBuilder
 from contract.judge import judge
 from contract.verdicts import Verdict
@@ -1081,3 +1081,41 @@ def a_lease_id_used_again_after_a_late_seek() -> HistoryBuilder:
     h.pop("G", "p", [])
     h.audit()
     return h
+
+
+@legal
+def a_seek_to_a_time_in_between() -> HistoryBuilder:
+    """Where in the log a time lies is not known here, so the group may go on anywhere, and twice."""
+    h = completed_then(HistoryBuilder())
+    request = SeekCall("q", "G", "p", timestamp="2026-01-01T00:00:00Z")
+    h.begin("admin", request).ok(DoneResult())
+    h.pop("G", "p", ["m2"], lease_s=1)
+    h.advance(1001)
+    h.pop("G", "p", ["m2"])
+    h.audit()
+    h.drain({("G", "p"): ["m2"]})
+    return h
+
+
+@legal
+def a_group_reads_on_after_a_seek() -> HistoryBuilder:
+    """Only the first run after a seek starts where it put the group; another group's seek to a time moves nothing."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m1", "m2"])
+    h.pop("H", "p", ["m1"], batch=1)
+    h.seek("G")
+    h.seek("H", "p", to_end=True)
+    lease = h.pop("G", "p", ["m1"], batch=1)
+    h.ack("G", ["m1"], lease=lease)
+    h.pop("G", "p", ["m2"], batch=1)
+    h.audit()
+    return h
+
+
+def test_a_broker_without_a_seek_is_not_judged_by_its_rules() -> None:
+    history = completed_then(HistoryBuilder()).history()
+    header = msgspec.structs.replace(history.header, capabilities={"seek": False})
+    judgement = judge(msgspec.structs.replace(history, header=header))
+    verdicts = {v.rule: (v.verdict, v.reason) for v in judgement.rules if v.rule.startswith("cursor/")}
+    assert set(verdicts.values()) == {(Verdict.SKIP, "the broker has no seek")}
