@@ -116,7 +116,7 @@ class Weights:
             "pause-broker": 1,
             "storage-fault": 1,
             "parallel": 7,
-            "idiom": 10,
+            "idiom": 11,
             "storm": 1,
         }
     )
