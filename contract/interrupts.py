@@ -33,8 +33,15 @@ def _kept_by(otherwise: Callable[[Any], Any]) -> Callable[[Any], None]:
         if lost.exc_type is not KeyboardInterrupt:
             otherwise(lost)
             return
-        again = threading.Timer(AGAIN_S, signal.raise_signal, (signal.SIGINT,))
+        again = threading.Timer(AGAIN_S, _interrupt_main_thread)
         again.daemon = True  # a program that ends meanwhile needs it no more
         again.start()
 
     return hook
+
+
+def _interrupt_main_thread() -> None:
+    """Sent to that very thread, so that it ends a sleep."""
+    main = threading.main_thread().ident
+    if main is not None:
+        signal.pthread_kill(main, signal.SIGINT)
