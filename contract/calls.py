@@ -18,6 +18,9 @@ MICROSECONDS = 1_000_000
 EXTENSION = "broker_contract"
 """Under this name a `Ride` travels in `httpx.Request.extensions`, down to the target's transport."""
 
+QUEUE_MODE = "__QUEUE_MODE__"
+"""The reserved name of consumers that name no group, where a path needs one."""
+
 # The lease of a queue that configure created, where nobody named one.
 CONFIGURED_LEASE_S = 300
 
@@ -330,6 +333,17 @@ async def _configure(
     return await client.configure(request.queue, request.options, extensions=extensions)
 
 
+async def _seek(client: BrokerClient, request: history.SeekCall, extensions: _Extensions) -> wire.Call[wire.Done]:
+    return await client.seek(
+        request.queue,
+        request.group or QUEUE_MODE,
+        partition=request.partition,
+        to_end=request.to_end,
+        timestamp=request.timestamp,
+        extensions=extensions,
+    )
+
+
 async def _delete_queue(
     client: BrokerClient, request: history.DeleteQueueCall, extensions: _Extensions
 ) -> wire.Call[wire.Done]:
@@ -346,5 +360,6 @@ _KINDS: dict[type, tuple[Callable[[BrokerClient, Any, _Extensions], Any], Callab
     history.AckCall: (_ack, _acked),
     history.ExtendCall: (_extend, _extended),
     history.ConfigureCall: (_configure, _done),
+    history.SeekCall: (_seek, _done),
     history.DeleteQueueCall: (_delete_queue, _done),
 }

@@ -44,6 +44,7 @@ from contract.history import (
     PushResult,
     Result,
     Return,
+    SeekCall,
 )
 
 
@@ -285,6 +286,15 @@ class HistoryBuilder:
     def configure(self, **options: int | bool | str) -> None:
         """An answered configure, options by their wire names."""
         self.begin("admin", ConfigureCall(self.queue, dict(options))).ok(DoneResult())
+
+    def begin_seek(self, group: str, partition: str | None = None, *, to_end: bool = False) -> Open:
+        """Invokes a seek to the oldest message, or to the end."""
+        timestamp = None if to_end else "1970-01-01T00:00:00Z"
+        return self.begin("admin", SeekCall(self.queue, group, partition, to_end, timestamp))
+
+    def seek(self, group: str, partition: str | None = None, *, to_end: bool = False) -> None:
+        """An answered seek."""
+        self.begin_seek(group, partition, to_end=to_end).ok(DoneResult())
 
     def delete_queue(self) -> None:
         """An answered deletion of the queue."""

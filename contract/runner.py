@@ -44,12 +44,16 @@ from strategies.schedule import (
     Request,
     RestartBroker,
     Schedule,
+    Seek,
     Step,
     StorageFault,
     StorageOutage,
     Storm,
     flatten,
 )
+
+BEFORE_EVERYTHING = "1970-01-01T00:00:00Z"
+"""A seek to this time goes to the oldest message."""
 
 STORAGE_LOOK_S = 0.01
 """Between two looks whether the storage is back."""
@@ -329,6 +333,8 @@ class Runner:
             return await self._pop(step, path, fault, fault_name)
         elif isinstance(step, Configure):
             worker, request = "configure" + suffix, self._configure(step)
+        elif isinstance(step, Seek):
+            worker, request = "seek" + suffix, self._seek(step)
         else:
             batch = self._batches.get(step.pop)
             built = (
@@ -461,6 +467,15 @@ class Runner:
         if not batch.lease_id:
             return None
         return history.ExtendCall(self._world.queue, self._world.groups[batch.group], batch.lease_id, step.seconds)
+
+    def _seek(self, step: Seek) -> history.Call:
+        return history.SeekCall(
+            self._world.queue,
+            self._world.groups[step.group % len(self._world.groups)],
+            None if step.partition is None else self._partition(step.partition),
+            step.to_end,
+            None if step.to_end else BEFORE_EVERYTHING,
+        )
 
     def _configure(self, step: Configure) -> history.Call:
         named: dict[str, int | bool | None] = {

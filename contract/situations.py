@@ -24,6 +24,7 @@ from contract.history import (
     PushCall,
     PushResult,
     Return,
+    SeekCall,
 )
 
 SITUATIONS: tuple[str, ...] = (
@@ -57,6 +58,7 @@ SITUATIONS: tuple[str, ...] = (
     "lease extended",
     "extension of a dead lease",
     "options changed",
+    "seek with a lease",
     "consumer crashed with a lease",
     "kill while a call was in flight",
     "kill with a lease",
@@ -137,6 +139,8 @@ class _Reader:
                 self._ack(request, event.at_us)
             elif isinstance(request, PopCall):
                 self._start(request)
+            elif isinstance(request, SeekCall):
+                self._seek(request, event.at_us)
             elif isinstance(request, ConfigureCall) and self._pushed:
                 self.found.add("options changed")
         self._open[event.call] = event
@@ -180,6 +184,11 @@ class _Reader:
                 self.found.add("ack under a superseded lease")
             elif lease.end_us <= at_us:
                 self.found.add("ack under a dead lease")
+
+    def _seek(self, request: SeekCall, at_us: int) -> None:
+        for lane in self._leases:
+            if lane[0] == request.group and request.partition in (None, lane[1]) and self._leased(lane, at_us):
+                self.found.add("seek with a lease")
 
     # Returns
 

@@ -51,6 +51,7 @@ from strategies.schedule import (
     Request,
     RestartBroker,
     Schedule,
+    Seek,
     Status,
     Step,
     StorageFault,
@@ -58,7 +59,7 @@ from strategies.schedule import (
     Storm,
 )
 
-REQUESTS: frozenset[str] = frozenset({"push", "pop", "ack", "extend", "configure"})
+REQUESTS: frozenset[str] = frozenset({"push", "pop", "ack", "extend", "configure", "seek"})
 FAULTS: frozenset[str] = frozenset(
     {"lose-request", "lose-answer", "delay-request", "delay-answer", "repeat-request", "drop-connection"}
 )
@@ -110,6 +111,7 @@ class Weights:
             "ack": 30,
             "extend": 3,
             "configure": 2,
+            "seek": 2,
             "advance": 8,
             "crash-consumer": 2,
             "kill-broker": 2,
@@ -118,7 +120,7 @@ class Weights:
             "storage-fault": 1,
             "storage-outage": 2,
             "parallel": 7,
-            "idiom": 10,
+            "idiom": 11,
             "storm": 1,
         }
     )
@@ -462,6 +464,13 @@ class _Sketch:
             if cursor.free_ms == old_ms:
                 cursor.free_ms = batch.lease_end_ms
 
+    def seek(self, step: Seek) -> None:
+        for partition, cursor in enumerate(self.cursors[step.group]):
+            if step.partition in (None, partition):
+                cursor.at = self.stored[partition] if step.to_end else 0
+                cursor.free_ms = self.now_ms
+        self.started[step.group] = True
+
     def open_batches(self) -> list[int]:
         """Labels of the pops that gave messages which nobody acked."""
         return [label for label, batch in self.batches.items() if batch.size and not batch.acked]
@@ -636,6 +645,8 @@ class _Drawer:
     def _request(self, kind: str, stream: _Stream) -> Request:
         if kind == "configure":
             return self._configure(stream)
+        if kind == "seek":
+            return self._seek(stream)
         if kind == "push":
             return self._push(stream)
         if kind == "ack" and self._sketch.batches:
@@ -799,6 +810,35 @@ class _Drawer:
         ack = msgspec.structs.replace(self._acked(pop.label, (AckItem(message=9),), stream), lease="right")
         reader: tuple[LaneStep, ...] = (pop, ack)
         return [Parallel(lanes=((slow,), (fast, *reader)))]
+
+    def _sought(self, stream: _Stream) -> list[Step]:
+        """The cursor is moved under a leased batch, or past a completed one, while an ack may still be on its way."""
+        if "seek" not in self._kinds:
+            return [self._push(stream)]
+        lane, steps = self._stocked(stream, 1)
+        fixed: dict[str, Any] = {"partition": lane[1], "partitions": 1, "wait_ms": 0, "auto_ack": False}
+        if stream.chance(40):
+            return [*steps, *self._replayed(stream, lane, fixed)]
+        pop = self._pop(stream, lane, **fixed)
+        ack: Step = self._acked(pop.label, (AckItem(message=99),), stream)
+        if "delay-request" in self._faults and isinstance(ack, Ack) and stream.chance(30):
+            unfenced = msgspec.structs.replace(ack, lease=stream.one(("none", "right")))
+            ack = DelayRequest(unfenced, ms=stream.one((10, 300)))
+        acked = [ack] if stream.chance(60) else []
+        seek = self._seek(stream, lane)
+        again = self._pop(stream, lane, partition=stream.one((lane[1], None)), wait_ms=0)
+        late: list[Step] = [self._acked(pop.label, (AckItem(message=9),), stream)] if stream.chance(25) else []
+        return [*steps, pop, *acked, seek, again, *late]
+
+    def _replayed(self, stream: _Stream, lane: _Lane, fixed: Mapping[str, Any]) -> list[Step]:
+        """A group that has everything behind it, and was told so, is put back."""
+        pop = self._pop(stream, lane, **{**fixed, "batch": 100})
+        ack = self._acked(pop.label, (AckItem(message=99),), stream)
+        anywhere = {**fixed, "partition": None, "partitions": stream.one(_CLAIMS)}
+        told = self._pop(stream, lane, **anywhere)
+        seek = msgspec.structs.replace(self._seek(stream, lane), to_end=False)
+        self._sketch.seek(seek)
+        return [pop, ack, told, seek, self._pop(stream, lane, **anywhere)]
 
     def _same_key(self, stream: _Stream) -> list[Step]:
         """An id is pushed again after its message was read."""
@@ -971,6 +1011,19 @@ class _Drawer:
             jitter=self._jitter(stream),
         )
 
+    def _seek(self, stream: _Stream, aim: _Lane | None = None) -> Seek:
+        """Mostly back, where a broker has more to get wrong."""
+        group, partition = aim or (stream.below(len(self._groups)), stream.below(self._partitions))
+        step = Seek(
+            group=group,
+            partition=partition if stream.chance(40) else None,
+            to_end=stream.chance(30),
+            jitter=self._jitter(stream),
+        )
+        if not self._side_by_side:
+            self._sketch.seek(step)
+        return step
+
     def _advance(self, stream: _Stream) -> Advance:
         """Mostly just past the end of a lease, sometimes just before it, sometimes short."""
         ends = self._sketch.lease_ends()
@@ -1039,6 +1092,7 @@ _IDIOMS: tuple[Callable[[_Drawer, _Stream], list[Step]], ...] = (
     _Drawer._woken,
     _Drawer._overtaken,
     _Drawer._same_key,
+    _Drawer._sought,
     _Drawer._abandoned,
     _Drawer._outside,
 )

@@ -120,6 +120,18 @@ class Configure(_Data, frozen=True, tag="configure"):
     jitter: Natural = 0
 
 
+class Seek(_Data, frozen=True, tag="seek"):
+    """Moves the cursor of a group: to the oldest message, or behind the newest (`to_end`).
+
+    `partition` None moves it in every partition of the queue.
+    """
+
+    group: Natural = 0
+    partition: Natural | None = None
+    to_end: bool = False
+    jitter: Natural = 0
+
+
 class Advance(_Data, frozen=True, tag="advance"):
     """Lets `ms` pass: virtual time in simulation, real time elsewhere."""
 
@@ -166,7 +178,7 @@ class StorageOutage(_Data, frozen=True, tag="storage-outage"):
     ms: Natural = 1000
 
 
-Request = Push | Pop | Ack | Extend | Configure
+Request = Push | Pop | Ack | Extend | Configure | Seek
 
 
 class LoseRequest(_Data, frozen=True, tag="lose-request"):

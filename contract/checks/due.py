@@ -159,7 +159,7 @@ def _due_at_empty_pops(model: Model, reader_model: ReaderModel) -> Iterator[Due]
         released = None
         if not reader_model.occupancy.free_throughout(call, settle_us=settle_us):
             said = {ack.lease_id: ack for ack in reader.acks if _said_released(ack, call)}
-            leases = {lease_id for lease_id in said if lease_id is not None}
+            leases = {lease_id: ack.call.invoked for lease_id, ack in said.items() if lease_id is not None}
             if not leases or not reader_model.occupancy.free_throughout(call, settle_us=settle_us, believed=leases):
                 continue
             released = next(iter(said.values()))

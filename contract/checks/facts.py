@@ -39,6 +39,7 @@ from contract.history import (
     PushResult,
     Result,
     Return,
+    SeekCall,
 )
 from contract.history import (
     Call as Request,
@@ -177,6 +178,7 @@ class Facts:
     acks: list[Call] = field(default_factory=list)
     extends: list[Call] = field(default_factory=list)
     configures: list[Call] = field(default_factory=list)
+    seeks: list[Call] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     restarts: list[int] = field(default_factory=list)
     outages_us: list[tuple[int, int]] = field(default_factory=list)
@@ -320,6 +322,8 @@ def _file(facts: Facts, call: Call) -> None:
         facts.extends.append(call)
     elif isinstance(request, ConfigureCall):
         facts.configures.append(call)
+    elif isinstance(request, SeekCall):
+        facts.seeks.append(call)
     elif isinstance(request, DeleteQueueCall):
         facts.deleted_queues.add(request.queue)
 

@@ -36,7 +36,7 @@ def _may_claim(messages: list[Message], log: Log, trace: CursorTrace, call: Call
         if message.push is not None and (message.push.invoked_us > latest_us or message.push.invoked > call.until):
             continue
         place = log.position.get(message)
-        low = None if place is None else trace.low_at(call.invoked, fragment(place))
+        low = None if place is None else trace.low_during(call, fragment(place))
         if place is None or low is None or place > low:
             return True
     return False

@@ -32,10 +32,12 @@ from contract.history import (
     PushResult,
     Result,
     Return,
+    SeekCall,
 )
 from contract.profile import Profile
 
 NEVER = 1 << 60
+OLDEST_TIME = "1970-01-01T00:00:00Z"
 NEW_WORDS = frozenset({"new", "new-only", "new_only", "newonly"})
 OPTIONS = frozenset({"leaseTime", "retryLimit", "deadLetterQueue", "dlqAfterMaxRetries", "dedupWindowSeconds"})
 
@@ -159,6 +161,15 @@ class Configure(Act):
     options: Mapping[str, int | bool | str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move(Act):
+    """A seek of a group, in one partition or in all (None): to the end, or to the oldest message."""
+
+    group: str
+    partition: str | None
+    to_end: bool
+
+
 @dataclass(slots=True)
 class Puzzle:
     """Everything that the search has to explain. `timed_groups`: where they start depends on the moment."""
@@ -184,6 +195,11 @@ def read(history: History, profile: Profile) -> Puzzle:
             if set(request.options) - OPTIONS:
                 raise Unsupported(f"the options {sorted(set(request.options) - OPTIONS)}")
             puzzle.acts.append(Configure(span=_span(call, "configures"), options=request.options))
+        elif isinstance(request, SeekCall):
+            if not request.to_end and request.timestamp != OLDEST_TIME:
+                raise Unsupported("a seek to a time")
+            span = _span(call, "seeks")
+            puzzle.acts.append(Move(span=span, group=request.group, partition=request.partition, to_end=request.to_end))
         elif isinstance(request, DeleteQueueCall):
             raise Unsupported("a queue is deleted")
         elif isinstance(request, PushCall):

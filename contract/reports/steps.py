@@ -31,6 +31,7 @@ from strategies.schedule import (
     RepeatRequest,
     RestartBroker,
     Schedule,
+    Seek,
     Step,
     StorageFault,
     StorageOutage,
@@ -114,6 +115,9 @@ class _Writer:
                 return f"extend pop {step.pop} by {step.seconds} s"
             case Configure():
                 return _configure(step)
+            case Seek():
+                where_to = "*" if step.partition is None else f"p{step.partition}"
+                return f"seek {self._group(step.group)} {where_to} to the {'end' if step.to_end else 'start'}"
             case LoseRequest():
                 return f"lose request ({self._lane_step(step.step, where)})"
             case LoseAnswer():

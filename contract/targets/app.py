@@ -35,7 +35,7 @@ from contract.errors import CouldNotJudge
 from contract.targets import virtual_time
 from contract.targets.in_process import App as Asgi
 from contract.targets.in_process import DirectASGI, LeanClient, Message
-from contract.targets.probing import SMALLEST_LEASE_S, Asked, keys_of, version_of
+from contract.targets.probing import SMALLEST_LEASE_S, Asked, abilities_of, version_of
 from contract.targets.target import REQUEST_FAULTS
 from contract.targets.virtual_target import START_MS, STOP_GRACE_S, VirtualTarget
 from contract.targets.virtual_time import DeadlockError, VirtualLoop
@@ -199,15 +199,14 @@ class App(VirtualTarget):
             client = BrokerClient(LeanClient(server))
             try:
                 version = await version_of(client, asked, timeout_s=LIFESPAN_LIMIT_S)
-                offset, attempt = await keys_of(client, "probe", asked)
+                probed = await abilities_of(client, "probe", asked)
             except CouldNotJudge as error:
                 if errors:
                     raise CouldNotJudge(self._no_app(errors[0])) from None
                 raise error from None
             capabilities: dict[str, str | int | bool] = {
                 "version": version,
-                "offset": offset,
-                "deliveryAttempt": attempt,
+                **probed,
                 "smallest_lease_s": SMALLEST_LEASE_S,
             }
             return _Found(version, capabilities), await _lease_ends(client)

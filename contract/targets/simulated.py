@@ -141,4 +141,10 @@ def _reference_broker() -> Any:
 
 @lru_cache(maxsize=1)
 def _capabilities() -> dict[str, str | int | bool]:
-    return {"version": _reference_broker().app.VERSION, "offset": True, "deliveryAttempt": True, "smallest_lease_s": 1}
+    return {
+        "version": _reference_broker().app.VERSION,
+        "offset": True,
+        "deliveryAttempt": True,
+        "seek": True,
+        "smallest_lease_s": 1,
+    }

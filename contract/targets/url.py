@@ -27,7 +27,7 @@ from contract.profile import QUEEN_2, Profile, for_version
 from contract.runner import World, run_schedule
 from contract.targets.control import Control
 from contract.targets.faults import FaultTransport
-from contract.targets.probing import SMALLEST_LEASE_S, Asked, keys_of, version_of
+from contract.targets.probing import SMALLEST_LEASE_S, Asked, abilities_of, version_of
 from contract.targets.target import REQUEST_FAULTS
 from contract.targets.turns import Turns
 from contract.version import suite_version
@@ -248,13 +248,12 @@ class Url:
             version = await version_of(client, self.asked(), timeout_s=self._timeout_s)
             queue = f"bc-{self.run_token}-probe-q"
             try:
-                offset, attempt = await keys_of(client, queue, self.asked())
+                found = await abilities_of(client, queue, self.asked())
             finally:
                 await uninterrupted(self.remove(client, queue))
         capabilities: dict[str, str | int | bool] = {
             "version": version,
-            "offset": offset,
-            "deliveryAttempt": attempt,
+            **found,
             "smallest_lease_s": SMALLEST_LEASE_S,
         }
         profile = for_version(version) if version[:1].isdigit() else QUEEN_2

@@ -917,6 +917,141 @@ def an_extension_renews_one_of_two_partitions(bad: bool) -> HistoryBuilder:
     return h
 
 
+@near_miss("cursor/seek-replays")
+def a_pop_after_a_seek_starts_in_the_middle(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    h.ack("G", ["m1"], lease=lease)
+    h.seek("G")
+    h.pop("G", "p", ["m2"] if bad else ["m1", "m2"])
+    h.audit()
+    return h
+
+
+@near_miss("cursor/seek-replays")
+def a_pop_after_a_seek_is_held_back_by_the_old_lease(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"], lease_s=30)
+    h.seek("G")
+    h.pop("G", "p", [] if bad else ["m1"], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@near_miss("cursor/seek-replays")
+def a_seek_back_shows_nothing_in_the_drain(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease)
+    h.seek("G", "p")
+    h.audit()
+    h.drain({("G", "p"): [] if bad else ["m1"]})
+    return h
+
+
+@near_miss("cursor/seek-replays")
+def a_late_ack_under_a_lease_that_a_seek_ended(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.seek("G")
+    h.ack("G", ["m1"], lease=lease, success=False)
+    h.audit()
+    h.drain({("G", "p"): [] if bad else ["m1"]})
+    return h
+
+
+@near_miss("cursor/seek-to-end-skips")
+def a_message_from_before_a_seek_to_the_end(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.push("p", "m2")
+    h.pop("G", "p", ["m1"], batch=1, lease_s=1)
+    h.advance(1001)
+    h.seek("G", to_end=True)
+    h.push("p", "m3")
+    h.pop("G", "p", ["m2", "m3"] if bad else ["m3"])
+    h.audit()
+    return h
+
+
+@near_miss("cursor/seek-only-this-group")
+def another_group_goes_to_the_end(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m1", "m2"])
+    h.seek("G", to_end=True)
+    h.push("p", "m3")
+    h.pop("H", "p", ["m3"] if bad else ["m1", "m2", "m3"])
+    h.audit()
+    return h
+
+
+@near_miss("cursor/seek-only-this-group")
+def another_group_is_put_back(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    for group in ("G", "H"):
+        lease = h.pop(group, "p", ["m1", "m2"])
+        h.ack(group, ["m1", "m2"], lease=lease)
+    h.seek("G")
+    h.push("p", "m3")
+    h.pop("H", "p", ["m1", "m2", "m3"] if bad else ["m3"])
+    h.audit()
+    return h
+
+
+@near_miss("cursor/seek-only-this-group")
+def another_group_hides_a_message_in_the_drain(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"])
+    h.seek("G", to_end=True)
+    h.audit()
+    h.drain({("H", "p"): [] if bad else ["m1"]})
+    return h
+
+
+@near_miss("lease/exclusive")
+def a_seek_of_another_group_ends_a_lease(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.pop("H", "p", ["m1"])
+    h.pop("G", "p", ["m1"])
+    h.pop("G", "p", [], worker=1)
+    h.seek("H" if bad else "G")
+    h.pop("G", "p", ["m1"], worker=1)
+    return h
+
+
+@near_miss("ack/stale-lease-refused")
+def an_ack_under_a_lease_that_a_seek_ended(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.seek("G")
+    h.ack("G", ["m1"], lease=lease, success=bad)
+    return h
+
+
+@near_miss("delivery/not-after-ack")
+def a_completed_message_comes_again_after_a_seek_and_an_ack(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.seek("G")
+    lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease)
+    h.pop("G", "p", ["m1"] if bad else [])
+    h.push("p", "m2")
+    h.advance(2001)
+    h.pop("G", "p", ["m2"])
+    return h
+
+
 @near_miss("push/stored-is-delivered")
 def a_queued_message_does_not_survive_an_outage(bad: bool) -> HistoryBuilder:
     h = HistoryBuilder(profile="1.x")
