@@ -293,7 +293,7 @@ def test_a_storm_finds_a_message_that_is_stored_behind_the_cursor() -> None:
     target = Command(f"{REFERENCE_COMMAND} --engine defects.pushes:LostBehindTheCursor")
     storm = s.Storm(operations=800, pushers=3, consumers=2, batch=100)
     try:
-        give_up_s = time.monotonic() + 25
+        give_up_s = time.monotonic() + 60  # mostly found in a few seconds; a loaded machine races less
         failed: tuple[str, ...] = ()
         while not failed and time.monotonic() < give_up_s:
             failed = judge(target.play(s.Schedule((storm,), 1, GROUPS)), target.profile).failed
