@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 PROPERTY = "broker-contract"
 """Name of the property of a test report that carries the verdicts of a workload."""
 
+HOOKS = {
+    "storage-stop-cmd": "Breaks off the broker's storage, as a crash would; run during schedules.",
+    "storage-start-cmd": "Starts it again on its data; ends once it can be used.",
+    "broker-kill-cmd": "kill -9 for the broker at the URL.",
+    "broker-start-cmd": "Starts it again at its URL, on its data.",
+}
 COULD_NOT_JUDGE = 2
 PIPED_WIDTH = 120
 NAMES = ("client", "strategies", "contract")
@@ -43,6 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="MODULE:FACTORY",
         help="An ASGI application in this process: the factory is called with a folder.",
     )
+    for name, text in HOOKS.items():
+        group.addoption(f"--{name}", metavar="COMMAND", help=text)
     group.addoption(
         "--broker-token", metavar="TOKEN", default=os.environ.get("BROKER_TOKEN"), help="Bearer token (BROKER_TOKEN)."
     )
@@ -61,6 +69,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     # For the suite's own tests: a subclass of the reference broker's engine, "package.module:Class", with a defect.
     group.addoption("--broker-engine", metavar="MODULE:CLASS", help=argparse.SUPPRESS)
+
+
+def _field(option: str) -> str:
+    return option.replace("-", "_")
 
 
 def _positive(text: str) -> int:
@@ -129,7 +141,8 @@ class _Plugin:
         self._worker = hasattr(config, "workerinput")
         option = config.option
         brokers = (option.broker_url, option.broker_cmd, option.broker_app, option.broker_engine)
-        given = (*brokers, option.broker_seed, option.schedules, option.max_time, option.history_dir)
+        hooks = (getattr(option, field) for field in map(_field, HOOKS))
+        given = (*brokers, *hooks, option.broker_seed, option.schedules, option.max_time, option.history_dir)
         self._asked_for = any(value is not None for value in given)
         if config.option.broker_seed is None:
             config.option.broker_seed_at_random = True
@@ -160,6 +173,7 @@ class _Plugin:
             app=option.broker_app,
             token=option.broker_token,
             engine=option.broker_engine,
+            hooks={field: getattr(option, field) for field in map(_field, HOOKS)},
         )
         return plan
 

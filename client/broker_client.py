@@ -188,6 +188,31 @@ class BrokerClient:
         path = "/api/v1/resources/queues/" + encoding.segment(queue)
         return await self._call("DELETE", path, None, decoding.done, (200,), extensions, timeout_s, _DONE_BRIEFLY)
 
+    async def seek(
+        self,
+        queue: str,
+        group: str,
+        *,
+        partition: str | None = None,
+        to_end: bool = False,
+        timestamp: str | None = None,
+        extensions: Extensions | None = None,
+        timeout_s: float | None = None,
+    ) -> Call[Done]:
+        """Moves a group's cursors in a queue, or in one partition of it: to the end, or to an ISO time.
+
+        Raises `ValueError` unless exactly one of `to_end` and `timestamp` is given.
+        """
+        if to_end == (timestamp is not None):
+            raise ValueError(f"a seek goes to the end or to a time, not to_end={to_end}, timestamp={timestamp!r}")
+        path = f"/api/v1/consumer-groups/{encoding.segment(group)}/queues/{encoding.segment(queue)}"
+        if partition is not None:
+            path += "/partitions/" + encoding.segment(partition)
+        body = encoding.seek_body(to_end, timestamp)
+        return await self._call(
+            "POST", path + "/seek", body, decoding.done, (200,), extensions, timeout_s, _DONE_BRIEFLY
+        )
+
     async def configure(
         self,
         queue: str,

@@ -34,6 +34,11 @@ def segment(name: str) -> str:
     return _DOTS.get(name) or _quoted(name)
 
 
+def seek_body(to_end: bool, timestamp: str | None) -> bytes:
+    """The body of a seek: to the end, or to a time."""
+    return b'{"toEnd":true}' if to_end else b'{"timestamp":' + text(timestamp or "") + b"}"
+
+
 def query(parameters: Iterable[tuple[str, str]]) -> str:
     """A query string with its question mark; "" for none."""
     parts = [f"{name}={_quoted(value)}" for name, value in parameters]

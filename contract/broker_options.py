@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +15,7 @@ import click
 import httpx
 
 from contract.errors import CouldNotJudge
+from contract.hooks import HOOK_FIELDS, Hooks
 
 if TYPE_CHECKING:
     from contract.targets import Target
@@ -29,6 +30,7 @@ class Broker:
     url: str | None
     command: str | None = None
     app: str | None = None
+    hooks: Hooks = field(default_factory=Hooks)
     token: str | None
     headers: tuple[tuple[str, str], ...]
     path_prefix: str
@@ -56,7 +58,14 @@ class Broker:
         if self.command is not None:
             from contract.targets.command import Command
 
-            return Command(self.command, token=self.token, headers=headers, path_prefix=self.path_prefix, **lanes)
+            return Command(
+                self.command,
+                token=self.token,
+                headers=headers,
+                path_prefix=self.path_prefix,
+                hooks=self.hooks,
+                **lanes,
+            )
         from contract.targets.url import Url
 
         assert self.url is not None
@@ -66,6 +75,7 @@ class Broker:
             headers=headers,
             path_prefix=self.path_prefix,
             ca_file=self.ca_file,
+            hooks=self.hooks,
             **lanes,
         )
 
@@ -78,6 +88,8 @@ class Broker:
             words += ["--broker-cmd", self.command]
         if self.app is not None:
             words += ["--broker-app", self.app]
+        for option, command in self.hooks.given():
+            words += [option, command]
         if self.path_prefix:
             words += ["--path-prefix", self.path_prefix]
         if self.ca_file is not None:
@@ -106,6 +118,18 @@ def broker_options(command: Command) -> Command:
             help="An ASGI application in this process: the factory is called with a folder.",
         ),
         click.option(
+            "--storage-stop-cmd",
+            metavar="COMMAND",
+            help="Breaks off the broker's storage, as a crash would; run during schedules, with --storage-start-cmd.",
+        ),
+        click.option(
+            "--storage-start-cmd", metavar="COMMAND", help="Starts it again on its data; ends once it can be used."
+        ),
+        click.option(
+            "--broker-kill-cmd", metavar="COMMAND", help="kill -9 for the broker at the URL, with --broker-start-cmd."
+        ),
+        click.option("--broker-start-cmd", metavar="COMMAND", help="Starts it again at its URL, on its data."),
+        click.option(
             "--broker-token",
             metavar="TOKEN",
             envvar="BROKER_TOKEN",
@@ -132,6 +156,7 @@ def chosen_broker(values: dict[str, Any]) -> Broker:
     headers = tuple(_header(text) for text in values.pop("headers"))
     engine_name: str | None = values.pop("broker_engine")
     broker = Broker(
+        hooks=_hooks(values),
         url=url,
         command=values.pop("broker_cmd"),
         app=values.pop("broker_app"),
@@ -145,10 +170,27 @@ def chosen_broker(values: dict[str, Any]) -> Broker:
     )
     try:
         one_broker(url=url, command=broker.command, app=broker.app, engine=engine_name)
+        reachable(broker.hooks, url=url, command=broker.command)
     except CouldNotJudge as error:
         raise click.UsageError(str(error)) from None
     _need_network(broker)
     return broker
+
+
+def _hooks(values: dict[str, Any]) -> Hooks:
+    try:
+        return Hooks(**{field: values.pop(field) for field in HOOK_FIELDS})
+    except CouldNotJudge as error:
+        raise click.UsageError(str(error)) from None
+
+
+def reachable(hooks: Hooks, *, url: str | None, command: str | None) -> None:
+    """Raises `CouldNotJudge` where commands that do something to a broker are given for one that is not out there."""
+    for option, value in hooks.given():
+        if url is None and command is None:
+            raise CouldNotJudge(f"{option} {value!r} is for a broker of --broker-url or --broker-cmd; name one")
+        if command is not None and option.startswith("--broker-"):
+            raise CouldNotJudge(f"{option} {value!r} is for a broker at a URL; that of --broker-cmd is killed as it is")
 
 
 def one_broker(*, url: str | None, command: str | None, app: str | None, engine: str | None) -> None:

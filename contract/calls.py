@@ -18,6 +18,9 @@ MICROSECONDS = 1_000_000
 EXTENSION = "broker_contract"
 """Under this name a `Ride` travels in `httpx.Request.extensions`, down to the target's transport."""
 
+QUEUE_MODE = "__QUEUE_MODE__"
+"""The reserved name of consumers that name no group, where a path needs one."""
+
 # The lease of a queue that configure created, where nobody named one.
 CONFIGURED_LEASE_S = 300
 
@@ -106,7 +109,8 @@ class Caller:
 
     `client` gives the client of a worker. Events are recorded in the order in which they happen; after `close` nothing
     is recorded any more. `stored_ids` are the ids of all messages that answers named as stored; `open_pushes` counts
-    the pushes that may have stored something else: unanswered, answered in part, or still on their way.
+    the pushes that may have stored something else: unanswered, answered in part, or still on their way. `spooled`: some
+    of them were answered `buffered`.
     """
 
     def __init__(
@@ -122,6 +126,7 @@ class Caller:
         self.pushed = 0
         self.stored_ids: set[str] = set()
         self.open_pushes = 0
+        self.spooled = False
         self._client = client
         self._recorder = recorder
         self._open = True
@@ -192,6 +197,7 @@ class Caller:
         for index, (message_id, status) in enumerate(zip(result.message_ids, result.statuses, strict=True)):
             if message_id is not None and status in ("queued", "duplicate"):
                 self.stored_ids.add(message_id)
+            self.spooled = self.spooled or status == "buffered"
             if index in result.unknown_items or status == "buffered" or (status == "queued" and message_id is None):
                 known = False
         return known
@@ -327,6 +333,17 @@ async def _configure(
     return await client.configure(request.queue, request.options, extensions=extensions)
 
 
+async def _seek(client: BrokerClient, request: history.SeekCall, extensions: _Extensions) -> wire.Call[wire.Done]:
+    return await client.seek(
+        request.queue,
+        request.group or QUEUE_MODE,
+        partition=request.partition,
+        to_end=request.to_end,
+        timestamp=request.timestamp,
+        extensions=extensions,
+    )
+
+
 async def _delete_queue(
     client: BrokerClient, request: history.DeleteQueueCall, extensions: _Extensions
 ) -> wire.Call[wire.Done]:
@@ -343,5 +360,6 @@ _KINDS: dict[type, tuple[Callable[[BrokerClient, Any, _Extensions], Any], Callab
     history.AckCall: (_ack, _acked),
     history.ExtendCall: (_extend, _extended),
     history.ConfigureCall: (_configure, _done),
+    history.SeekCall: (_seek, _done),
     history.DeleteQueueCall: (_delete_queue, _done),
 }

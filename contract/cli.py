@@ -26,6 +26,7 @@ from contract import replay_file
 from contract.broker_options import Broker, broker_options, chosen_broker
 from contract.errors import CouldNotJudge
 from contract.history import HistoryError
+from contract.interrupts import interrupts_kept
 from contract.replay_file import REPLAY_VERSION, Replay
 from contract.verdicts import Judgement
 from contract.version import suite_version
@@ -167,6 +168,8 @@ def run(
     finally:
         for queue in getattr(target, "left_behind", ()):
             complain(f"the queue {queue!r} of this run could not be deleted; delete it by hand")
+        for thing in getattr(target, "left_stopped", ()):
+            complain(f"the {thing} may still be stopped; start it by hand")
     return report(exploration, broker, failures_dir, whole=True)
 
 
@@ -350,7 +353,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def exit_code(arguments: Sequence[str] | None) -> int:
     """The command without the exit, every error as one sentence and 2."""
     try:
-        return int(commands.main(args=arguments, prog_name="broker-contract", standalone_mode=False) or 0)
+        with interrupts_kept():
+            return int(commands.main(args=arguments, prog_name="broker-contract", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
     except click.ClickException as error:

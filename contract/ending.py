@@ -1,6 +1,7 @@
 """What follows the steps of every schedule: heal, audit, drain.
 
-Heal waits until nothing is in flight and every lease has run out. Audit lets a fresh group read the whole queue from
+Heal waits until nothing is in flight, every lease has run out, and what the broker spooled while its storage was away
+is stored. Audit lets a fresh group read the whole queue from
 the start: the stored messages and their order. Drain lets each group take and complete everything that is due. Each
 phase says at its end whether it could do its work, since the rules that build on it must know.
 
@@ -11,8 +12,10 @@ in the wrong place (nothing was acked by others) can be told from one whose curs
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 
 from client import Message, Outcome
 from contract import history
@@ -39,6 +42,9 @@ MAX_TROUBLES = 3
 
 RETRY_WAITS_S = (0.2, 0.5, 1.0, 2.0)
 """Waits between the tries to reach a broker that refuses connections."""
+
+SPOOL_SPARE_S = 0.1
+"""So much longer than the profile says does the ending wait for what was spooled."""
 
 AUDITS = 3
 """Fresh groups that an audit may use up."""
@@ -67,17 +73,20 @@ async def play(
     profile: Profile,
     heal: Callable[[float], Awaitable[bool]],
     turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    storage_back_for_s: Callable[[], float] = lambda: math.inf,
 ) -> str:
     """Heals, audits and drains. Returns why the broker could not be reached, "" when it could.
 
     `groups` are names and modes, with the worker that drains each in `workers`. Audit and drain are one `turn`.
     """
-    await _heal(caller, profile, heal)
+    unspooled = partial(_unspooled, caller, profile, storage_back_for_s)
+    await _heal(caller, profile, heal, unspooled)
     work: tuple[tuple[history.PhaseName, Callable[[], Awaitable[None]]], ...] = (
         ("audit", lambda: _audit(caller, queue, audit_group, partitions, profile)),
         ("drain", lambda: _drain(caller, queue, groups, workers, partitions, profile)),
     )
     async with turn():
+        await unspooled()  # another lane may have stopped the storage once more, and can do so no longer
         return await _phases(caller, work)
 
 
@@ -96,14 +105,29 @@ async def _phases(caller: Caller, work: tuple[tuple[history.PhaseName, Callable[
     return unreachable
 
 
-async def _heal(caller: Caller, profile: Profile, heal: Callable[[float], Awaitable[bool]]) -> None:
+async def _heal(
+    caller: Caller,
+    profile: Profile,
+    heal: Callable[[float], Awaitable[bool]],
+    unspooled: Callable[[], Awaitable[None]],
+) -> None:
     caller.add(history.Phase(caller.now_us(), "heal"))
     quiet = await heal(IN_FLIGHT_LIMIT_S)
     # One more millisecond: brokers count in whole ones.
     settled_s = profile.late_effect_s + max(profile.wildcard_settle_s, profile.named_settle_s) + 0.001
     await asyncio.sleep((caller.horizon.end_us - caller.now_us()) / MICROSECONDS + settled_s)
+    await unspooled()
     why = "" if quiet else f"calls are still in flight after {IN_FLIGHT_LIMIT_S:g} s"
     caller.add(history.PhaseEnd(caller.now_us(), "heal", quiet, why))
+
+
+async def _unspooled(caller: Caller, profile: Profile, storage_back_for_s: Callable[[], float]) -> None:
+    """Waits until what was answered `buffered` is stored, where the storage went away and came back."""
+    while caller.spooled and profile.spool_s is not None:
+        left_s = profile.spool_s + SPOOL_SPARE_S - storage_back_for_s()
+        if left_s <= 0:
+            return
+        await asyncio.sleep(left_s)
 
 
 # Reading until nothing comes --------------------------------------------------------------------------------------

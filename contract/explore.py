@@ -188,6 +188,8 @@ def features_of(target: Target) -> Features:
     """
     virtual = target.profile.virtual_time
     missing = (FAULTS | BROKER_FAULTS) - target.faults | ({"storm"} if virtual else frozenset())
+    if target.capabilities.get("seek") is False:
+        missing |= {"seek"}
     return Features(
         kinds=KINDS - missing,
         short_waits=not virtual,

@@ -39,6 +39,7 @@ from strategies.schedule import (
     RestartBroker,
     Schedule,
     Step,
+    StorageOutage,
     Storm,
     flatten,
     request_of,
@@ -231,7 +232,7 @@ def lanes_of(target: Target) -> int:
 def with_faults_of_others(found: Found) -> Schedule:
     """The schedule with what other lanes did to the broker between its steps, so that it can be played alone."""
     inserted: dict[int, list[Step]] = {}
-    begun = paused_us = 0
+    begun = paused_us = away_us = 0
     for event in found.history.events:
         if isinstance(event, PhaseEnd):
             break  # after the steps the broker is only waited for
@@ -249,6 +250,10 @@ def with_faults_of_others(found: Found) -> Schedule:
             paused_us = event.at_us
         elif event.what == "resume":
             there.append(PauseBroker((event.at_us - paused_us) // 1000))
+        elif event.what == "storage-stop":
+            away_us = event.at_us
+        elif event.what == "storage-start":
+            there.append(StorageOutage((event.at_us - away_us) // 1000))
     if not inserted:
         return found.schedule
     steps = list(inserted.get(0, ()))

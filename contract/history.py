@@ -94,13 +94,26 @@ class ConfigureCall(msgspec.Struct, frozen=True, tag="configure", tag_field="op"
     options: dict[str, int | bool | str]
 
 
+class SeekCall(msgspec.Struct, frozen=True, tag="seek", tag_field="op"):
+    """A move of a group's cursor, to the end or to an ISO time; `partition` None: in every partition of the queue.
+
+    `group` "" is the group-less queue mode, which goes by its reserved name on the wire.
+    """
+
+    queue: str
+    group: str
+    partition: str | None = None
+    to_end: bool = False
+    timestamp: str | None = None
+
+
 class DeleteQueueCall(msgspec.Struct, frozen=True, tag="delete-queue", tag_field="op"):
     """The deletion of a queue."""
 
     queue: str
 
 
-Call = PushCall | PopCall | AckCall | ExtendCall | ConfigureCall | DeleteQueueCall
+Call = PushCall | PopCall | AckCall | ExtendCall | ConfigureCall | SeekCall | DeleteQueueCall
 
 
 # What was answered ------------------------------------------------------------------------------------------------
@@ -155,7 +168,7 @@ class ExtendResult(msgspec.Struct, frozen=True, tag="extend", tag_field="op"):
 
 
 class DoneResult(msgspec.Struct, frozen=True, tag="done", tag_field="op"):
-    """An answer that says no more than that it was done (configure, delete)."""
+    """An answer that says no more than that it was done (configure, seek, delete)."""
 
 
 Result = PushResult | PopResult | AckResult | ExtendResult | DoneResult
@@ -221,7 +234,10 @@ class EffectEnd(msgspec.Struct, frozen=True, tag="effect-end", tag_field="kind")
 
 
 class Fault(msgspec.Struct, frozen=True, tag="fault", tag_field="kind"):
-    """Something was done to the broker or a consumer: `what` is "kill", "start", "pause", "resume", ..."""
+    """Something was done to the broker or a consumer: `what` is "kill", "start", "pause", "resume", ...
+
+    "storage-stop" stands before its storage is stopped, "storage-start" after the broker works with it again.
+    """
 
     at_us: int
     what: str
@@ -459,6 +475,7 @@ _RESULTS: dict[type, type] = {
     AckCall: AckResult,
     ExtendCall: ExtendResult,
     ConfigureCall: DoneResult,
+    SeekCall: DoneResult,
     DeleteQueueCall: DoneResult,
 }
 

@@ -44,6 +44,7 @@ from contract.history import (
     PushResult,
     Result,
     Return,
+    SeekCall,
 )
 
 
@@ -286,6 +287,15 @@ class HistoryBuilder:
         """An answered configure, options by their wire names."""
         self.begin("admin", ConfigureCall(self.queue, dict(options))).ok(DoneResult())
 
+    def begin_seek(self, group: str, partition: str | None = None, *, to_end: bool = False) -> Open:
+        """Invokes a seek to the oldest message, or to the end."""
+        timestamp = None if to_end else "1970-01-01T00:00:00Z"
+        return self.begin("admin", SeekCall(self.queue, group, partition, to_end, timestamp))
+
+    def seek(self, group: str, partition: str | None = None, *, to_end: bool = False) -> None:
+        """An answered seek."""
+        self.begin_seek(group, partition, to_end=to_end).ok(DoneResult())
+
     def delete_queue(self) -> None:
         """An answered deletion of the queue."""
         self.begin("admin", DeleteQueueCall(self.queue)).ok(DoneResult())
@@ -298,6 +308,18 @@ class HistoryBuilder:
         """The broker dies and comes back."""
         self.fault("kill")
         self.fault("start")
+
+    def outage(self, ms: int) -> None:
+        """The storage of the broker is away for `ms`."""
+        self.fault("storage-stop")
+        self.advance(ms)
+        self.fault("storage-start")
+
+    def unspool(self, name: str, spooled: str) -> str:
+        """A message that was answered `buffered` is stored, under the id `name`."""
+        self.stored[name] = self.stored[spooled]
+        self.place(self.stored[name].partition, name)
+        return name
 
     def note(self, text: str) -> None:
         """Something happened to the run."""

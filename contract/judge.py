@@ -16,6 +16,7 @@ from contract.checks import (
     ack_budget,
     ack_signals,
     ack_stale_lease_refused,
+    cursor_seek,
     delivery_attempts,
     delivery_budgets,
     delivery_not_again,
@@ -69,6 +70,7 @@ CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = tuple(
         ack_signals,
         ack_budget,
         ack_answers,
+        cursor_seek,
     )
 )
 

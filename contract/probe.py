@@ -26,10 +26,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from contract import replay_file
-from contract.broker_options import Broker, one_broker
+from contract.broker_options import Broker, one_broker, reachable
 from contract.errors import CouldNotJudge
 from contract.explore import SPARE, Exploration, Run, features_of, seed_of
 from contract.finding import Failure, Found, investigate, lanes_of
+from contract.hooks import Hooks
 from contract.merging import Merger
 from contract.situations import SITUATIONS
 from contract.targets import Target
@@ -73,6 +74,7 @@ class Plan:
     app: str | None = None
     token: str | None = None
     engine: str | None = None
+    hooks: dict[str, str | None] = field(default_factory=dict)
 
     def target(self) -> Target:
         """The target of the options. Raises `CouldNotJudge` where it cannot be had."""
@@ -81,7 +83,10 @@ class Plan:
     def broker(self) -> Broker:
         """The options of the command line that choose the same target."""
         one_broker(url=self.url, command=self.command, app=self.app, engine=self.engine)
+        hooks = Hooks(**self.hooks)
+        reachable(hooks, url=self.url, command=self.command)
         return Broker(
+            hooks=hooks,
             url=self.url,
             command=self.command,
             app=self.app,

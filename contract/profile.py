@@ -38,6 +38,15 @@ class Profile(msgspec.Struct, frozen=True):
     named_settle_s: float = 0.05
     """The same for a pop of a named partition."""
 
+    storage_settle_s: float = 2.0
+    """After its storage came back a broker may still overlook what is there, or refuse what it can do, for so long."""
+
+    spool_s: float | None = 10.0
+    """What was answered `buffered` is stored so long after the storage came back, or the answer, at the latest.
+
+    None: nobody knows when, and it is not missed.
+    """
+
     named_pop_registers: bool | None = None
     """Whether a pop of a named partition decides the start for the whole queue; None: either reading is allowed."""
 
@@ -61,6 +70,8 @@ SIMULATED = Profile(
     death_ends_calls=True,  # a kill cancels every task of the broker
     wildcard_settle_s=0.0,
     named_settle_s=0.0,
+    storage_settle_s=0.0,
+    spool_s=None,  # it spools nothing
 )
 
 MUST_COME = (
@@ -98,6 +109,15 @@ QUEEN_1_DEVIATIONS = (
         )
         for rule in MUST_COME
     ),
+    *(
+        Deviation(
+            rule,
+            "buffered-lost",
+            "stores what it spooled in one piece for each partition, and drops a whole piece that holds one duplicate:"
+            " the other messages of it, answered `buffered` as well, never come",
+        )
+        for rule in MUST_COME
+    ),
 )
 
 QUEEN_1 = Profile(
@@ -106,6 +126,8 @@ QUEEN_1 = Profile(
     late_effect_s=2.0,  # its storage goes on with statements of a client that left
     wildcard_settle_s=1.0,  # 300-440 ms measured after an expiry, doubled
     named_settle_s=0.25,  # 45 ms measured
+    storage_settle_s=2.0,  # healthy again, it was never seen to overlook anything; its pool opens connections anew
+    spool_s=10.0,  # 5.3 s measured: after ten failed tries its spool rests for 5 s
     named_pop_registers=False,  # a named pop starts its own partition only
     multi_dlq_files_lowest_only=True,
     deviations=QUEEN_1_DEVIATIONS,

@@ -309,6 +309,27 @@ _CATALOGUE = (
         "answered items, skips behind refused acks, and pops after a released lease",
         "flags that nothing later depends on",
     ),
+    Rule(
+        "cursor/seek-replays",
+        "After a seek to the oldest message a group is given everything again, from there and at once.",
+        "7",
+        "first runs and due messages after an answered seek to the oldest message",
+        "seeks to a time in between, seeks whose answer was lost, and those of a group that had not popped yet",
+    ),
+    Rule(
+        "cursor/seek-to-end-skips",
+        "After a seek to the end a group is given nothing that was stored before it.",
+        "7",
+        "runs after an answered seek to the end, in a log that was read to its end",
+        "pushes that overlap the seek, and seeks of a group that had not popped yet",
+    ),
+    Rule(
+        "cursor/seek-only-this-group",
+        "A seek moves no other group's cursor.",
+        "1, 7",
+        "runs and due messages of a group while another group was sought in the partition",
+        "from one history, whether the seek or the group's own start was the cause",
+    ),
 )
 
 RULES: dict[str, Rule] = {rule.id: rule for rule in _CATALOGUE}
@@ -335,6 +356,9 @@ HEADLINES: tuple[str, ...] = (
     "lease/extend-extends-all",
     "lease/exclusive",
     "lease/not-before-expiry",
+    "cursor/seek-to-end-skips",
+    "cursor/seek-replays",
+    "cursor/seek-only-this-group",
     "group/independent-lease",
     "group/independent-cursor",
     "group/start-decided-once",

@@ -11,6 +11,7 @@ world is put under it.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import uuid
 from collections.abc import Awaitable, Callable
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 from client import BrokerClient, Message, PopAnswer
 from contract import ending, history, names, storm
 from contract.calls import Caller, LeaseHorizon
+from contract.errors import CouldNotJudge
 from contract.payloads import payload
 from contract.profile import Profile
 from strategies.schedule import (
@@ -36,18 +38,25 @@ from strategies.schedule import (
     LaneStep,
     LoseAnswer,
     Parallel,
-    PauseBroker,
     Pop,
     Push,
     RepeatRequest,
     Request,
     RestartBroker,
     Schedule,
+    Seek,
     Step,
     StorageFault,
+    StorageOutage,
     Storm,
     flatten,
 )
+
+BEFORE_EVERYTHING = "1970-01-01T00:00:00Z"
+"""A seek to this time goes to the oldest message."""
+
+STORAGE_LOOK_S = 0.01
+"""Between two looks whether the storage is back."""
 
 
 class BrokerControl(Protocol):
@@ -83,6 +92,20 @@ class BrokerControl(Protocol):
     def fail_storage(self, operations: int) -> None:
         """Its storage refuses the next writes."""
 
+    @property
+    def storage_away(self) -> bool:
+        """Whether its storage was stopped and is not back yet."""
+
+    @property
+    def storage_back_for_s(self) -> float:
+        """For how many seconds its storage has been back; 0 while it is away, infinite where nobody ever stopped it."""
+
+    async def stop_storage(self) -> None:
+        """Its storage breaks off; the broker runs on."""
+
+    async def start_storage(self) -> None:
+        """Starts its storage again; returns when the broker works with it."""
+
 
 class NoControl:
     """A broker that only its clients can reach."""
@@ -90,6 +113,8 @@ class NoControl:
     supports: frozenset[str] = frozenset()
     up = True
     paused = False
+    storage_away = False
+    storage_back_for_s = math.inf
 
     async def kill(self) -> None:
         """Not possible."""
@@ -108,6 +133,12 @@ class NoControl:
 
     def fail_storage(self, operations: int) -> None:
         """Not possible."""
+
+    async def stop_storage(self) -> None:
+        """Not possible."""
+
+    async def start_storage(self) -> None:
+        """Not needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +225,7 @@ class Runner:
                 audit_group=world.audit_group,
                 profile=world.profile,
                 heal=self._heal,
+                storage_back_for_s=lambda: world.control.storage_back_for_s,
                 turn=world.turn,
             )
         finally:
@@ -208,13 +240,19 @@ class Runner:
         if isinstance(step, Advance):  # nobody needs to wait for one who waits
             await asyncio.sleep(step.ms / 1000)
             return
-        async with self._world.turn(), self._world.alone() if self._disturbs(step) else nullcontext():
-            if isinstance(step, Parallel):
-                await self._parallel(step, path)
-            elif isinstance(step, Storm):
-                await self._storm(step, path)
-            else:
-                await self._lane_step(step, path, "")
+        unjudged = None
+        try:
+            async with self._world.turn(), self._world.alone() if self._disturbs(step) else nullcontext():
+                if isinstance(step, Parallel):
+                    await self._parallel(step, path)
+                elif isinstance(step, Storm):
+                    await self._storm(step, path)
+                else:
+                    await self._lane_step(step, path, "")
+        except* CouldNotJudge as group:
+            unjudged = _first(group)
+        if unjudged is not None:
+            raise unjudged
 
     def _disturbs(self, step: Step) -> bool:
         """Whether something is done to the broker in a step. Its other calls should be under way just then."""
@@ -295,6 +333,8 @@ class Runner:
             return await self._pop(step, path, fault, fault_name)
         elif isinstance(step, Configure):
             worker, request = "configure" + suffix, self._configure(step)
+        elif isinstance(step, Seek):
+            worker, request = "seek" + suffix, self._seek(step)
         else:
             batch = self._batches.get(step.pop)
             built = (
@@ -428,6 +468,15 @@ class Runner:
             return None
         return history.ExtendCall(self._world.queue, self._world.groups[batch.group], batch.lease_id, step.seconds)
 
+    def _seek(self, step: Seek) -> history.Call:
+        return history.SeekCall(
+            self._world.queue,
+            self._world.groups[step.group % len(self._world.groups)],
+            None if step.partition is None else self._partition(step.partition),
+            step.to_end,
+            None if step.to_end else BEFORE_EVERYTHING,
+        )
+
     def _configure(self, step: Configure) -> history.Call:
         named: dict[str, int | bool | None] = {
             "leaseTime": step.lease_time_s,
@@ -459,7 +508,7 @@ class Runner:
         self._batches = {label: batch for label, batch in self._batches.items() if batch.worker != worker}
         self._caller.add(history.Fault(self._world.now_us(), "crash-consumer", worker, path))
 
-    async def _broker_fault(self, step: KillBroker | RestartBroker | PauseBroker | StorageFault, path: str) -> None:
+    async def _broker_fault(self, step: BrokerFault, path: str) -> None:
         control, tag = self._world.control, _tag(step)
         if tag not in control.supports:
             self._caller.note(f"not supported: {tag}", path)
@@ -474,6 +523,8 @@ class Runner:
         elif isinstance(step, StorageFault):
             self._fault("storage-fault", path, f"{step.operations} operations")
             control.fail_storage(step.operations)
+        elif isinstance(step, StorageOutage):
+            await self._outage(step.ms, path)
         elif control.paused:
             self._caller.note("no-op: the broker is paused", path)
         else:
@@ -485,9 +536,32 @@ class Runner:
         await self._start_after(down_ms, path)
 
     async def _start_after(self, down_ms: int, path: str) -> None:
+        control = self._world.control
         await asyncio.sleep(down_ms / 1000)
+        await self._storage_is_there()  # a broker need not start without it
         self._fault("start", path)
-        await self._world.control.start()
+        await control.start()
+
+    async def _storage_is_there(self) -> None:
+        """Waits while another lane has stopped the storage."""
+        while True:
+            if not self._world.control.storage_away:
+                return
+            await asyncio.sleep(STORAGE_LOOK_S)
+
+    async def _outage(self, away_ms: int, path: str) -> None:
+        if self._world.control.storage_away:
+            self._caller.note("no-op: the storage is away", path)
+            return
+        self._fault("storage-stop", path)
+        await self._world.control.stop_storage()
+        await asyncio.sleep(away_ms / 1000)
+        await self._start_storage(path)
+
+    async def _start_storage(self, path: str) -> None:
+        """What is answered before this returns may be answered without the storage."""
+        await self._world.control.start_storage()
+        self._fault("storage-start", path)
 
     async def _pause(self, pause_ms: int, path: str) -> None:
         self._fault("pause", path)
@@ -504,16 +578,29 @@ class Runner:
 
     async def _heal(self, limit_s: float) -> bool:
         """Ends every fault and waits for calls in flight; False when some were not over within `limit_s` seconds."""
+        async with self._world.turn():  # what another lane is doing to the broker is not for this one to end
+            await self._mend()
+        if self._background:
+            await asyncio.wait(self._background, timeout=limit_s)
+        return await self._world.idle(limit_s) and not self._background
+
+    async def _mend(self) -> None:
+        """Ends what is still done to the broker."""
         control = self._world.control
+        if control.storage_away:
+            await self._start_storage("")
         if not control.up:
             self._fault("start", "")
             await control.start()
         if control.paused:
             self._fault("resume", "")
             control.resume()
-        if self._background:
-            await asyncio.wait(self._background, timeout=limit_s)
-        return await self._world.idle(limit_s) and not self._background
+
+
+def _first(group: BaseExceptionGroup[CouldNotJudge]) -> CouldNotJudge:
+    """The first of the errors of lanes that ran side by side."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _tag(step: Any) -> str:

@@ -50,7 +50,9 @@ from strategies.schedule import (
     Request,
     RestartBroker,
     Schedule,
+    Seek,
     Step,
+    StorageOutage,
     Storm,
     flatten,
     request_of,
@@ -192,7 +194,9 @@ def size(schedule: Schedule) -> Size:
 
 
 def _waits_ms(leaf: Leaf) -> int:
-    if isinstance(leaf, Advance | PauseBroker | DelayRequest | DelayAnswer | RepeatRequest | DropConnection):
+    if isinstance(leaf, Advance | PauseBroker | StorageOutage):
+        return leaf.ms
+    if isinstance(leaf, DelayRequest | DelayAnswer | RepeatRequest | DropConnection):
         return leaf.ms
     if isinstance(leaf, KillBroker | RestartBroker):
         return leaf.down_ms
@@ -214,6 +218,9 @@ def _detail(step: Request | Leaf) -> int:
         return step.pop + (step.seconds != 2) + bool(step.jitter)
     if isinstance(step, Configure):
         return sum(getattr(step, field) is not None for field in Configure.__struct_fields__) + bool(step.jitter)
+    if isinstance(step, Seek):
+        where = 0 if step.partition is None else 1 + step.partition
+        return step.group + where + step.to_end + bool(step.jitter)
     if isinstance(step, CrashConsumer):
         return step.group + step.worker
     if isinstance(step, Storm):
@@ -462,7 +469,7 @@ def _merge_partition(schedule: Schedule, gone: int, target: int) -> Schedule:
     def change(step: Any) -> Any:
         if isinstance(step, Push):
             return _replace(step, items=tuple(_replace(i, partition=moved(i.partition)) for i in step.items))
-        if isinstance(step, Pop) and step.partition is not None:
+        if isinstance(step, Pop | Seek) and step.partition is not None:
             return _replace(step, partition=moved(step.partition))
         return step
 
@@ -476,7 +483,7 @@ def _merge_group(schedule: Schedule, gone: int, target: int) -> Schedule:
         return group - (group > gone)
 
     def change(step: Any) -> Any:
-        return _replace(step, group=moved(step.group)) if isinstance(step, Pop | CrashConsumer) else step
+        return _replace(step, group=moved(step.group)) if isinstance(step, Pop | CrashConsumer | Seek) else step
 
     changed = _everywhere(schedule, change)
     steps = tuple(_replace(s, group=moved(s.group)) if isinstance(s, Storm) else s for s in changed.steps)
@@ -533,6 +540,7 @@ _PLAIN: dict[type, tuple[tuple[str, tuple[Any, ...]], ...]] = {
         ("dlq_after_max_retries", (None,)),
         ("dedup_window_s", (None,)),
     ),
+    Seek: (("jitter", (0,)), ("partition", (None,)), ("to_end", (False,))),
     CrashConsumer: (("worker", (0,)), ("group", (0,))),
     Storm: (
         ("jitter", (0,)),
@@ -584,7 +592,7 @@ def _simpler(step: Any, schedule: Schedule) -> Iterator[Any]:
     """Simpler forms of one step or request."""
     for field, values in _PLAIN.get(type(step), ()):
         for value in values:
-            if field != "partition" or value < schedule.partitions:
+            if field != "partition" or value is None or value < schedule.partitions:
                 yield _changed(step, field, value)
     if isinstance(step, Push):
         yield from _simpler_items(step, key=(None,), payload=(0,), partition=range(schedule.partitions))

@@ -24,6 +24,7 @@ from contract.history import (
     PushCall,
     PushResult,
     Return,
+    SeekCall,
 )
 
 SITUATIONS: tuple[str, ...] = (
@@ -57,9 +58,12 @@ SITUATIONS: tuple[str, ...] = (
     "lease extended",
     "extension of a dead lease",
     "options changed",
+    "seek with a lease",
     "consumer crashed with a lease",
     "kill while a call was in flight",
     "kill with a lease",
+    "call while the storage was away",
+    "storage away with a lease",
     "late request acted",
 )
 
@@ -103,6 +107,7 @@ class _Reader:
         self._unknown_payloads: list[str] = []
         self._delivered: set[str] = set()
         self._drawn = True
+        self._storage_away = False
         for event in history.events:
             self._event(event)
         self._unknown_pushes()
@@ -126,12 +131,16 @@ class _Reader:
         self._calls[event.call] = event
         if self._drawn:
             self._side_by_side(event)
+            if self._storage_away:
+                self.found.add("call while the storage was away")
             if isinstance(request, PushCall):
                 self._push(request, event.at_us)
             elif isinstance(request, AckCall):
                 self._ack(request, event.at_us)
             elif isinstance(request, PopCall):
                 self._start(request)
+            elif isinstance(request, SeekCall):
+                self._seek(request, event.at_us)
             elif isinstance(request, ConfigureCall) and self._pushed:
                 self.found.add("options changed")
         self._open[event.call] = event
@@ -175,6 +184,11 @@ class _Reader:
                 self.found.add("ack under a superseded lease")
             elif lease.end_us <= at_us:
                 self.found.add("ack under a dead lease")
+
+    def _seek(self, request: SeekCall, at_us: int) -> None:
+        for lane in self._leases:
+            if lane[0] == request.group and request.partition in (None, lane[1]) and self._leased(lane, at_us):
+                self.found.add("seek with a lease")
 
     # Returns
 
@@ -289,6 +303,10 @@ class _Reader:
                 self.found.add("kill while a call was in flight")
             if any(self._leased(lane, event.at_us) for lane in self._leases):
                 self.found.add("kill with a lease")
+        elif event.what in ("storage-stop", "storage-start"):
+            self._storage_away = event.what == "storage-stop"
+            if any(self._leased(lane, event.at_us) for lane in self._leases):
+                self.found.add("storage away with a lease")
         elif event.what == "crash-consumer":
             held = (lease for lane, lease in self._leases.items() if self._leased(lane, event.at_us))
             if any(lease.worker == event.detail for lease in held):

@@ -94,6 +94,12 @@ class Broker:
             _route("GET", f"{api}/dlq", self._dead_letters),
             _route("DELETE", f"{api}/consumer-groups/{{group}}", self._delete_group),
             _route("DELETE", f"{api}/consumer-groups/{{group}}/queues/{{queue}}", self._delete_group),
+            _route("POST", f"{api}/consumer-groups/{{group}}/queues/{{queue}}/seek", self._seek),
+            _route(
+                "POST",
+                f"{api}/consumer-groups/{{group}}/queues/{{queue}}/partitions/{{partition:path}}/seek",
+                self._seek,
+            ),
             _route("GET", "/health", self._health),
         ]
 
@@ -147,6 +153,16 @@ class Broker:
         names = {name: parsing.path_part(value) for name, value in scope["path_params"].items()}
         existed = await self.engine.delete_group(names["group"], names.get("queue"))
         return 200, _encode({"success": True, "consumerGroup": names["group"], "deleted": existed})
+
+    async def _seek(self, scope: Scope, receive: Receive, body: bytes) -> Answer:
+        names = {name: parsing.path_part(value) for name, value in scope["path_params"].items()}
+        if "/" in scope["path_params"].get("partition", ""):
+            return await _unknown_path(scope, receive, body)
+        group, queue, partition = names["group"], names["queue"], names.get("partition")
+        moved = await self.engine.seek(group, queue, partition, parsing.seek_target(body))
+        if moved is None:
+            return 404, _encode({"error": f"no such queue or partition: {(partition or queue)[:200]}"})
+        return 200, _encode({"success": True, "consumerGroup": group, "queue": queue, "partitions": moved})
 
     async def _dead_letters(self, scope: Scope, receive: Receive, body: bytes) -> Answer:
         letters = self.engine.dead_letters(*parsing.dead_letter_query(scope["query_string"]))

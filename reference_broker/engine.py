@@ -16,9 +16,9 @@ from reference_broker.pushing import Pushing
 class Engine(Pushing, Popping, Acking, Managing):
     """A partitioned message broker with consumer groups on one SQLite storage.
 
-    Public calls are `push`, `pop`, `ack`, `extend`, `configure`, `delete_queue`, `delete_group`, `dead_letters` and
-    `stop`. Each write is one transaction with no `await` inside, so calls act one after the other. `hook`, if there
-    is one, is awaited before the transaction and after it.
+    Public calls are `push`, `pop`, `ack`, `extend`, `configure`, `seek`, `delete_queue`, `delete_group`,
+    `dead_letters` and `stop`. Each write is one transaction with no `await` inside, so calls act one after the other.
+    `hook`, if there is one, is awaited before the transaction and after it.
     """
 
     def register_parked(self, queue: str, group: str | None = None) -> None:

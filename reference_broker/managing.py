@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from reference_broker.core import QUEUE_COLUMNS, Core, iso_time
-from reference_broker.model import DeadLetter, Malformed, QueueOptions
+from reference_broker.core import LANE_COLUMNS, QUEUE_COLUMNS, Core, iso_time
+from reference_broker.model import BEFORE_THE_FIRST, DeadLetter, Lane, Malformed, QueueOptions
 
 CONFIGURED_LEASE_S = 300
 LARGEST_SECONDS = 10**10
@@ -19,6 +19,11 @@ _CONFIGURE = (
     "UPDATE queues SET lease_time_s = ?, retry_limit = ?, dead_letter_queue = ?, dlq_after_max_retries = ?,"
     " dedup_window_s = ?, delayed_processing_s = ?, window_buffer_s = ?, namespace = ?, task = ?, other_options = ?"
     " WHERE id = ?"
+)
+_SOUGHT = (
+    f"SELECT {LANE_COLUMNS} FROM partitions p JOIN queues q ON q.id = p.queue_id"
+    " LEFT JOIN cursors c ON c.partition_id = p.id AND c.group_name = ?1"
+    " WHERE q.name = ?2 AND (?3 IS NULL OR p.name = ?3) ORDER BY p.id"
 )
 _OF_QUEUE = "partition_id IN (SELECT id FROM partitions WHERE queue_id = ?)"
 _DEAD_LETTERS = (
@@ -140,6 +145,63 @@ class Managing(Core):
         starts = self.storage.execute(forget_start, (group, queue)).rowcount
         cursors = self.storage.execute(forget_cursors, (group, queue)).rowcount
         return starts + cursors > 0
+
+    async def seek(self, group: str, queue: str, partition: str | None, since_ms: int | None) -> int | None:
+        """Moves a group's cursors before the first message pushed at or after a time, or to the end (None).
+
+        Answers how many partitions were moved; None where there is no such queue or partition. A group that never
+        popped is there from now on: partitions that come to exist later are read from their first message.
+        """
+        self.check_name("consumerGroup", group)
+        self.check_name("queue", queue)
+        if partition is not None:
+            self.check_name("partition", partition, may_be_empty=True)
+        if self.hook is not None:
+            await self.hook("seek.begin")
+        with self.storage:
+            lanes = self.sought_lanes(group, queue, partition)
+            if lanes:
+                self.storage.execute("INSERT OR IGNORE INTO groups (queue, name) VALUES (?, ?)", (queue, group))
+            for lane in lanes or ():
+                self.seek_lane(lane, since_ms)
+        if lanes:
+            self.wake_after_seek(queue)
+        if self.hook is not None:
+            await self.hook("seek.answer")
+        return None if lanes is None else len(lanes)
+
+    def sought_lanes(self, group: str, queue: str, partition: str | None) -> list[Lane] | None:
+        """What the group knows about each partition that a seek moves; None where there is nothing of that name."""
+        found = self.storage.execute("SELECT 1 FROM queues WHERE name = ?", (queue,)).fetchone()
+        rows = self.storage.execute(_SOUGHT, (group, queue, partition)).fetchall()
+        if found is None or (partition is not None and not rows):
+            return None
+        return [self.lane_of(row, group, None) for row in rows]
+
+    def seek_lane(self, lane: Lane, since_ms: int | None) -> None:
+        """Moves one cursor; the lease is gone, and what was counted of failures and deliveries with it."""
+        lane.committed = self.sought_cursor(lane, since_ms)
+        self.clear_lease_at_seek(lane)
+        lane.failures = 0
+        self.save_lane(lane)
+
+    def sought_cursor(self, lane: Lane, since_ms: int | None) -> int:
+        """The cursor before the first message of a time on, or behind the newest."""
+        return (
+            lane.next_offset - 1
+            if since_ms is None
+            else self.start_cursor(lane.partition_id, lane.next_offset, since_ms)
+        )
+
+    def clear_lease_at_seek(self, lane: Lane) -> None:
+        """Who holds the batch holds it no more."""
+        lane.lease_id, lane.lease_until_ms = None, 0
+        lane.batch_first = lane.batch_last = BEFORE_THE_FIRST
+        lane.settled_lease = lane.settled_answer = None
+
+    def wake_after_seek(self, queue: str) -> None:
+        """There may be something for the group again."""
+        self.wake(queue)
 
     def register_parked(self, queue: str, group: str | None = None) -> None:
         """Decides anew where the groups of parked pops start: they are there already, before the next push."""

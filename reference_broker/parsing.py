@@ -47,11 +47,17 @@ class ConfigureBody(msgspec.Struct):
     options: dict[str, msgspec.Raw] | None = None
 
 
+class _Seek(msgspec.Struct, rename="camel"):
+    to_end: bool | None = None
+    timestamp: str | None = None
+
+
 _PUSH = msgspec.json.Decoder(_PushBody)
 _ONE_ACK = msgspec.json.Decoder(_OneAck)
 _ACK_BATCH = msgspec.json.Decoder(_AckBatch)
 _EXTEND = msgspec.json.Decoder(_Extend)
 _CONFIGURE = msgspec.json.Decoder(ConfigureBody)
+_SEEK = msgspec.json.Decoder(_Seek)
 
 
 # Bodies -----------------------------------------------------------------------------------------------------------
@@ -122,6 +128,19 @@ def extension_s(body: bytes) -> int:
 def configuration(body: bytes) -> ConfigureBody:
     """A configure request."""
     return _decoded(_CONFIGURE, body)
+
+
+def seek_target(body: bytes) -> int | None:
+    """Where a seek goes: a time in milliseconds, or None for the end. Raises `Malformed` where it says neither."""
+    asked = _decoded(_SEEK, body)
+    if asked.to_end:
+        return None
+    if asked.timestamp is None:
+        raise Malformed("a seek needs toEnd:true or a timestamp")
+    at_ms = _start_time("timestamp", asked.timestamp)
+    if not isinstance(at_ms, int):
+        raise Malformed(f"timestamp={asked.timestamp[:80]!r} is not an ISO time")
+    return at_ms
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:

@@ -10,6 +10,7 @@ Times are integer milliseconds of the wall clock. Names, ids and payloads are st
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ class Storage:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
-        self.execute = connection.execute
+        self.execute: Callable[..., sqlite3.Cursor] = connection.execute
         self._refusals = 0
         self._changes = 0
 
@@ -189,6 +190,14 @@ class Storage:
         """A fault: the next `count` transactions that change something are refused when they commit."""
         self._refusals = count
 
+    def go_away(self) -> None:
+        """A fault: every operation is refused until `come_back`."""
+        self.execute = _away
+
+    def come_back(self) -> None:
+        """Ends `go_away`: everything committed is there."""
+        self.execute = self.connection.execute
+
     def close(self) -> None:
         """Closes the connection; an open transaction is undone. Closing twice is harmless."""
         self.connection.close()
@@ -200,6 +209,10 @@ class Storage:
             return self.connection.total_changes >= 0
         except sqlite3.ProgrammingError:
             return False
+
+
+def _away(*_: object) -> sqlite3.Cursor:
+    raise StorageRefused("storage is away")
 
 
 @cache

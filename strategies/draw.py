@@ -51,17 +51,21 @@ from strategies.schedule import (
     Request,
     RestartBroker,
     Schedule,
+    Seek,
     Status,
     Step,
     StorageFault,
+    StorageOutage,
     Storm,
 )
 
-REQUESTS: frozenset[str] = frozenset({"push", "pop", "ack", "extend", "configure"})
+REQUESTS: frozenset[str] = frozenset({"push", "pop", "ack", "extend", "configure", "seek"})
 FAULTS: frozenset[str] = frozenset(
     {"lose-request", "lose-answer", "delay-request", "delay-answer", "repeat-request", "drop-connection"}
 )
-BROKER_FAULTS: frozenset[str] = frozenset({"kill-broker", "restart-broker", "pause-broker", "storage-fault"})
+BROKER_FAULTS: frozenset[str] = frozenset(
+    {"kill-broker", "restart-broker", "pause-broker", "storage-fault", "storage-outage"}
+)
 KINDS: frozenset[str] = (
     REQUESTS | FAULTS | BROKER_FAULTS | frozenset({"advance", "crash-consumer", "parallel", "storm"})
 )
@@ -107,14 +111,16 @@ class Weights:
             "ack": 30,
             "extend": 3,
             "configure": 2,
+            "seek": 2,
             "advance": 8,
             "crash-consumer": 2,
             "kill-broker": 2,
             "restart-broker": 1,
             "pause-broker": 1,
             "storage-fault": 1,
+            "storage-outage": 2,
             "parallel": 7,
-            "idiom": 10,
+            "idiom": 11,
             "storm": 1,
         }
     )
@@ -458,6 +464,13 @@ class _Sketch:
             if cursor.free_ms == old_ms:
                 cursor.free_ms = batch.lease_end_ms
 
+    def seek(self, step: Seek) -> None:
+        for partition, cursor in enumerate(self.cursors[step.group]):
+            if step.partition in (None, partition):
+                cursor.at = self.stored[partition] if step.to_end else 0
+                cursor.free_ms = self.now_ms
+        self.started[step.group] = True
+
     def open_batches(self) -> list[int]:
         """Labels of the pops that gave messages which nobody acked."""
         return [label for label, batch in self.batches.items() if batch.size and not batch.acked]
@@ -491,6 +504,10 @@ _WAITS_MS = (100, 300, 500, 1000)
 _PAST_THE_END_MS = (1, 10, 100, 100, 300)
 _SHORT_MS = (1, 10, 100, 300, 700)
 _DOWN_MS = (0, 0, 100, 500, 2000)
+_AWAY_MS = (100, 500, 1500, 5000)
+_INTO_THE_OUTAGE_MS = (1, 100, 300, 600)
+_INTO_A_REAL_OUTAGE_MS = (200, 500, 800, 1200)
+"""A server takes a while to break off, and to come back."""
 _JITTERS = 1 << 16
 _PAYLOADS = 32
 _NAMES = 6
@@ -504,10 +521,14 @@ class _Drawer:
         self._weights = weights
         self._short = features.short_waits
         spared = features.broker_faults_percent
-        if spared < 100 and not stream.chance(spared):
-            features = features.without(*BROKER_FAULTS)
+        spares = spared < 100
+        if spares and not stream.chance(spared):
+            features, spares = features.without(*BROKER_FAULTS), False
         least, most = weights.lengths
         self.left = least + stream.below(most - least + 1)
+        self._sure = tuple(kind for kind in weights.kinds if spares and kind in BROKER_FAULTS & features.kinds)
+        """One of these is drawn for sure: few schedules may, so each of them does."""
+        self._sure_at = 1 + stream.below(self.left - 1) if self._sure else 0
         self._partitions = min(1 + stream.weighted(_sums(weights.partitions)), MAX_PARTITIONS)
         self._groups = self._draw_groups(stream)
         self._names = 1 + stream.below(_NAMES) if stream.chance(weights.awkward_names_percent) else 0
@@ -537,11 +558,16 @@ class _Drawer:
             self._steps.append(self._first(stream))
             return
         kind = self._kinds[stream.weighted(self._kind_sums)]
+        if self._sure and self.left <= self._sure_at:
+            kind, self._sure = stream.one(self._sure), ()
         if kind == "parallel" and self.left >= 2:
             self._steps.append(self._parallel(stream))
             return
         if kind == "idiom":
             self._idiom(stream)
+            return
+        if kind == "storage-outage" and "parallel" in self._kinds and self.left >= 3:
+            self._steps.append(self._outage(stream))
             return
         self.left -= 1
         self._steps.append(self._storm(stream) if kind == "storm" else self._plain(kind, stream))
@@ -594,6 +620,8 @@ class _Drawer:
             return PauseBroker(ms=stream.one((200, 500, 1200)))
         if kind == "storage-fault":
             return StorageFault(operations=1 + stream.below(3))
+        if kind == "storage-outage":
+            return StorageOutage(ms=self._away_ms(stream))
         request = self._request(kind, stream)
         if self._faults and stream.chance(self._weights.fault_percent):
             return self._faulty(request, stream)
@@ -617,6 +645,8 @@ class _Drawer:
     def _request(self, kind: str, stream: _Stream) -> Request:
         if kind == "configure":
             return self._configure(stream)
+        if kind == "seek":
+            return self._seek(stream)
         if kind == "push":
             return self._push(stream)
         if kind == "ack" and self._sketch.batches:
@@ -637,6 +667,20 @@ class _Drawer:
             lanes.append((first, *[self._lane_step(stream) for _ in range(count - 1)]))
         self._side_by_side = self._sketch.frozen = False
         self._contested = None
+        return Parallel(lanes=tuple(lanes))
+
+    def _outage(self, stream: _Stream) -> Parallel:
+        """The storage is away while others go on, one of them with a push."""
+        self._side_by_side = self._sketch.frozen = True
+        lanes: list[tuple[LaneStep, ...]] = [(StorageOutage(ms=self._away_ms(stream)),)]
+        self.left -= 1
+        for number in range(2 if self.left > 3 and stream.chance(50) else 1):
+            count = min(1 + stream.below(3), self.left)
+            self.left -= count
+            wait = Advance(ms=stream.one(_INTO_A_REAL_OUTAGE_MS if self._short else _INTO_THE_OUTAGE_MS))
+            first = self._lane_step(stream) if number else self._push(stream)
+            lanes.append((wait, first, *[self._lane_step(stream) for _ in range(count - 1)]))
+        self._side_by_side = self._sketch.frozen = False
         return Parallel(lanes=tuple(lanes))
 
     def _lane_step(self, stream: _Stream) -> LaneStep:
@@ -766,6 +810,35 @@ class _Drawer:
         ack = msgspec.structs.replace(self._acked(pop.label, (AckItem(message=9),), stream), lease="right")
         reader: tuple[LaneStep, ...] = (pop, ack)
         return [Parallel(lanes=((slow,), (fast, *reader)))]
+
+    def _sought(self, stream: _Stream) -> list[Step]:
+        """The cursor is moved under a leased batch, or past a completed one, while an ack may still be on its way."""
+        if "seek" not in self._kinds:
+            return [self._push(stream)]
+        lane, steps = self._stocked(stream, 1)
+        fixed: dict[str, Any] = {"partition": lane[1], "partitions": 1, "wait_ms": 0, "auto_ack": False}
+        if stream.chance(40):
+            return [*steps, *self._replayed(stream, lane, fixed)]
+        pop = self._pop(stream, lane, **fixed)
+        ack: Step = self._acked(pop.label, (AckItem(message=99),), stream)
+        if "delay-request" in self._faults and isinstance(ack, Ack) and stream.chance(30):
+            unfenced = msgspec.structs.replace(ack, lease=stream.one(("none", "right")))
+            ack = DelayRequest(unfenced, ms=stream.one((10, 300)))
+        acked = [ack] if stream.chance(60) else []
+        seek = self._seek(stream, lane)
+        again = self._pop(stream, lane, partition=stream.one((lane[1], None)), wait_ms=0)
+        late: list[Step] = [self._acked(pop.label, (AckItem(message=9),), stream)] if stream.chance(25) else []
+        return [*steps, pop, *acked, seek, again, *late]
+
+    def _replayed(self, stream: _Stream, lane: _Lane, fixed: Mapping[str, Any]) -> list[Step]:
+        """A group that has everything behind it, and was told so, is put back."""
+        pop = self._pop(stream, lane, **{**fixed, "batch": 100})
+        ack = self._acked(pop.label, (AckItem(message=99),), stream)
+        anywhere = {**fixed, "partition": None, "partitions": stream.one(_CLAIMS)}
+        told = self._pop(stream, lane, **anywhere)
+        seek = msgspec.structs.replace(self._seek(stream, lane), to_end=False)
+        self._sketch.seek(seek)
+        return [pop, ack, told, seek, self._pop(stream, lane, **anywhere)]
 
     def _same_key(self, stream: _Stream) -> list[Step]:
         """An id is pushed again after its message was read."""
@@ -938,6 +1011,19 @@ class _Drawer:
             jitter=self._jitter(stream),
         )
 
+    def _seek(self, stream: _Stream, aim: _Lane | None = None) -> Seek:
+        """Mostly back, where a broker has more to get wrong."""
+        group, partition = aim or (stream.below(len(self._groups)), stream.below(self._partitions))
+        step = Seek(
+            group=group,
+            partition=partition if stream.chance(40) else None,
+            to_end=stream.chance(30),
+            jitter=self._jitter(stream),
+        )
+        if not self._side_by_side:
+            self._sketch.seek(step)
+        return step
+
     def _advance(self, stream: _Stream) -> Advance:
         """Mostly just past the end of a lease, sometimes just before it, sometimes short."""
         ends = self._sketch.lease_ends()
@@ -963,6 +1049,9 @@ class _Drawer:
 
     def _down_ms(self, stream: _Stream) -> int:
         return stream.one(_DOWN_MS[:3] if self._short else _DOWN_MS)
+
+    def _away_ms(self, stream: _Stream) -> int:
+        return stream.one(_AWAY_MS[:3] if self._short else _AWAY_MS)
 
     def _jitter(self, stream: _Stream) -> int:
         """Mostly 0 for a request that is alone: nothing is there to interleave with it."""
@@ -1003,6 +1092,7 @@ _IDIOMS: tuple[Callable[[_Drawer, _Stream], list[Step]], ...] = (
     _Drawer._woken,
     _Drawer._overtaken,
     _Drawer._same_key,
+    _Drawer._sought,
     _Drawer._abandoned,
     _Drawer._outside,
 )

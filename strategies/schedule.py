@@ -120,6 +120,18 @@ class Configure(_Data, frozen=True, tag="configure"):
     jitter: Natural = 0
 
 
+class Seek(_Data, frozen=True, tag="seek"):
+    """Moves the cursor of a group: to the oldest message, or behind the newest (`to_end`).
+
+    `partition` None moves it in every partition of the queue.
+    """
+
+    group: Natural = 0
+    partition: Natural | None = None
+    to_end: bool = False
+    jitter: Natural = 0
+
+
 class Advance(_Data, frozen=True, tag="advance"):
     """Lets `ms` pass: virtual time in simulation, real time elsewhere."""
 
@@ -157,7 +169,16 @@ class StorageFault(_Data, frozen=True, tag="storage-fault"):
     operations: Positive = 1
 
 
-Request = Push | Pop | Ack | Extend | Configure
+class StorageOutage(_Data, frozen=True, tag="storage-outage"):
+    """The storage of the broker breaks off (a crash, not an orderly stop) and is started again after `ms`.
+
+    The broker itself runs on. Inside a `Parallel` the other lanes call it meanwhile.
+    """
+
+    ms: Natural = 1000
+
+
+Request = Push | Pop | Ack | Extend | Configure | Seek
 
 
 class LoseRequest(_Data, frozen=True, tag="lose-request"):
@@ -201,7 +222,7 @@ class DropConnection(_Data, frozen=True, tag="drop-connection"):
 
 
 Faulty = LoseRequest | LoseAnswer | DelayRequest | DelayAnswer | RepeatRequest | DropConnection
-BrokerFault = KillBroker | RestartBroker | PauseBroker | StorageFault
+BrokerFault = KillBroker | RestartBroker | PauseBroker | StorageFault | StorageOutage
 LaneStep = Request | Faulty | BrokerFault | Advance | CrashConsumer
 
 

@@ -109,7 +109,7 @@ def _check_repeat(report: Report, model: ReaderModel, ack: Ack, item: AckedItem,
     place = model.log.position.get(item.meant[0])
     if place is None:
         return
-    low = model.trace.low_at(ack.call.invoked, fragment(place))
+    low = model.trace.low_during(ack.call, fragment(place))
     if low is None or place > low:
         return
     if item.completes:
@@ -142,9 +142,9 @@ def _check_accepted(report: Report, model: ReaderModel, lease: Lease, ack: Ack, 
         _file(report, EFFECT, model, ack, expected, "it was refused")
     elif item.noop:
         _file(report, EFFECT, model, ack, f"{name} was open: {item.status} is no no-op", "noop:true")
-    elif item.released is False and not item.dead_lettered:
-        last = item.completes and item.meant[0] is lease.run.messages[-1]
-        if last or item.status == "retry":
+    elif item.released is False:
+        last = item.meant[0] is lease.run.messages[-1]
+        if last or item.status == "retry" or item.fails:
             _file(report, EFFECT, model, ack, f"{item.status} of {name} releases the lease", "leaseReleased:false")
 
 

@@ -1,8 +1,8 @@
 """ack/budget-spent-once and ack/retry-is-free: the retry budget of a (partition, group).
 
 Reads the answers of `failed` acks. The budget is one counter: failures 1 to `retryLimit` come back, the next one is
-dead-lettered; one failure a call and lease, however many items. A completed batch, a dead letter or a drop resets it;
-a `retry`, an expiry or a partial ack does not, and `retry` does not count.
+dead-lettered; one failure a call and lease, however many items. A completed batch, a dead letter, a drop or a seek
+resets it; a `retry`, an expiry or a partial ack does not, and `retry` does not count.
 Proves: a `failed` answered `dlq:true` was at least number `retryLimit` + 1, counting every failure that may have
 happened (budget-spent-once; retry-is-free where counting the retries as failures would explain it), and a `failed`
 answered without it was at most number `retryLimit`, counting only those certain since the last possible reset
@@ -65,6 +65,10 @@ class _Counter:
                 continue
             if any(last < moment < ack.call.until for moment in self.restarts):
                 self.least = 0  # budgets may not survive a restart
+            if any(
+                last < seek.call.until and seek.call.invoked < ack.call.until for seek in self.reader_model.reader.seeks
+            ):
+                self.least = 0  # a seek clears the count
             last = ack.call.invoked
             failed = [item for item in ack.items if item.fails and item.may_have_acted]
             repeated = any((ack.lease_id, item.transaction_id) in sent for item in failed)

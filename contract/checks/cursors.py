@@ -8,6 +8,9 @@ answer, to the end of what it can still do (its lease, the end the harness saw).
 a budget: it may have committed up to its batch, at any later moment. A run that starts at s proves that the cursor
 was right before s when it was taken, so effects that ended before that pop was invoked are settled by it.
 
+A seek is the one thing that moves a cursor back. While it may act, nothing is certainly committed; once it is answered,
+the cursor is where it was put, except for what overlapped it and may have acted after it.
+
 After a violation the model takes up what it saw.
 """
 
@@ -20,7 +23,7 @@ from dataclasses import dataclass, field
 from contract.checks.facts import NEVER, Call, Facts, Message, PhaseSpan, Run
 from contract.checks.leases import Lease
 from contract.checks.options import possible_values
-from contract.checks.readers import Ack, AckedItem, Reader
+from contract.checks.readers import Ack, AckedItem, Reader, Seek
 from contract.checks.starts import Start
 from contract.checks.stored_order import BEYOND, OLDEST, Log, comparable, fragment
 from contract.history import PopCall
@@ -113,7 +116,7 @@ class CursorTrace:
     commits: list[Effect] = field(default_factory=list)
     certain: list[Commit] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
-    low_at: Callable[[int, int], int | None] = lambda moment, wanted: None
+    low_during: Callable[[Call, int], int | None] = lambda call, wanted: None
 
 
 class _Cursor:
@@ -127,21 +130,68 @@ class _Cursor:
         self.moves = 0
         self.low_moments: list[int] = []
         self.low_positions: list[int] = []
+        self.moved_back: list[Call] = []
+        self.lowered: list[Call] = []
         if start.low != OLDEST:
-            self.raise_low(-1, start.low)
+            self._note_low(-1, start.low)
 
-    def raise_low(self, moment: int, position: int) -> None:
-        """From `moment` on, `position` is certainly committed."""
-        current = self.low_at(NEVER, fragment(position))
+    def raise_low(self, moment: int, position: int, by: Call) -> None:
+        """From `moment` on, `position` is certainly committed `by` a call, if no seek may have undone it since."""
+        if not self._may_move_back(by):
+            self._note_low(moment, position)
+
+    def _note_low(self, moment: int, position: int) -> None:
+        current = self._low_at(NEVER, fragment(position))
         self.low_moments.append(moment)
         self.low_positions.append(position if current is None else max(position, current))
 
-    def low_at(self, moment: int, wanted: int) -> int | None:
-        """The highest certain position of a fragment before a moment."""
+    def low_during(self, call: Call, wanted: int) -> int | None:
+        """The highest position of a fragment that was certainly committed before a call, and as long as it lasted."""
+        return None if self._may_move_back(call) else self._low_at(call.invoked, wanted)
+
+    def _low_at(self, moment: int, wanted: int) -> int | None:
         for index in range(bisect.bisect_left(self.low_moments, moment) - 1, -1, -1):
+            if self.low_positions[index] == OLDEST:  # a seek began: nothing before it counts any more
+                return None
             if fragment(self.low_positions[index]) == wanted:
                 return self.low_positions[index]
         return None
+
+    def _may_move_back(self, call: Call) -> bool:
+        """Whether a seek that may move the cursor back overlaps a call."""
+        return any(seek.invoked < call.until and call.invoked < seek.until for seek in self.moved_back)
+
+    def begin_seek(self, seek: Seek, log: Log) -> None:
+        """A seek was sent: from now on the cursor may be where it was, or where the seek puts it."""
+        if not (seek.to_end and seek.certain):
+            self.moved_back.append(seek.call)
+            self.low_moments.append(seek.call.invoked)
+            self.low_positions.append(OLDEST)
+        self.moves += 1
+        if not seek.to_oldest:
+            position = end_at_most(log, seek.call) if seek.to_end else BEYOND
+            self.effects.append(Effect(seek.call, position, seek.call.until, seek.call.until_us))
+
+    def end_seek(self, seek: Seek, log: Log) -> None:
+        """A certain seek was answered: the cursor is where it was put, and what came before it has no power left."""
+        if seek.to_end:
+            end = end_at_least(log, seek.call)
+            if end is not None:
+                self.raise_low(seek.call.returned, end, seek.call)
+        elif seek.to_oldest:
+            self.lowered.append(seek.call)
+            self.effects = [effect for effect in self.effects if not effect.over_before(seek.call)]
+            if self.base_call is not None and self.base_call.until > seek.call.invoked:
+                before = self.base_call  # a run that may have been taken after the seek
+                self.effects.append(Effect(before, self.base, before.until, before.until_us))
+            self.base, self.base_call = OLDEST, None
+
+    def ceiling_during(self, call: Call, without: Effect | None = None) -> Ceiling:
+        """The highest possible cursor during a call that returns now; BEYOND where a seek lowered it meanwhile."""
+        ceiling = self.ceiling(without)
+        if any(seek.returned > call.invoked for seek in self.lowered):
+            ceiling.position = BEYOND
+        return ceiling
 
     def ceiling(self, without: Effect | None = None) -> Ceiling:
         """The highest possible cursor now; `without` leaves one effect out."""
@@ -170,7 +220,23 @@ class _Cursor:
             self.effects.append(Effect(before, self.base, before.returned, before.returned_us))
         self.base, self.base_call = start - 1, call
         self.effects = [effect for effect in self.effects if not effect.over_before(call)]
-        self.raise_low(call.returned, start - 1)
+        self.raise_low(call.returned, start - 1, call)
+
+
+def end_at_most(log: Log, call: Call) -> int:
+    """The highest place that a seek to the end may have gone to; BEYOND where it is not known."""
+    places = [
+        place
+        for message, place in log.position.items()
+        if message.push is None or (message.push.invoked < call.until and message.push.invoked_us <= call.until_us)
+    ]
+    return (BEYOND if log.fragments > 1 else max(places)) if places else OLDEST
+
+
+def end_at_least(log: Log, call: Call) -> int | None:
+    """The place that a seek to the end certainly passed; None where it is not known."""
+    places = [place for message, place in log.position.items() if message.stored_by < call.invoked]
+    return max(places) if places and log.fragments == 1 else None
 
 
 def trace_cursor(
@@ -188,7 +254,7 @@ def trace_cursor(
     cursor, and prove nothing.
     """
     cursor = _Cursor(log, start)
-    trace = CursorTrace(start, low_at=cursor.low_at)
+    trace = CursorTrace(start, low_during=cursor.low_during)
     lease_end_us = _lease_ends(leases)
     batches: dict[str | None, list[Run]] = {}
     for run in reader.runs:
@@ -206,10 +272,10 @@ def trace_cursor(
                 own[id(thing)] = effect
                 trace.commits.append(effect)
         elif what == "ack answered" and isinstance(thing, Ack):
-            trace.at_ack[thing.call.number, thing.lease_id] = cursor.ceiling(without=own.get(id(thing)))
+            trace.at_ack[thing.call.number, thing.lease_id] = cursor.ceiling_during(thing.call, own.get(id(thing)))
             committed = _certain_commit(thing, log, distrusted, profile)
             if committed is not None:
-                cursor.raise_low(moment, committed)
+                cursor.raise_low(moment, committed, thing.call)
                 trace.certain.append(_commit(moment, committed, thing, log, batches.get(thing.lease_id, ())))
             spent = failures > _lowest_retry_limit(facts, reader.queue, thing, profile)
             trace.stops.extend(_stops(moment, thing, log, spent))
@@ -232,13 +298,17 @@ def trace_cursor(
             troubled = troubled or observation.again or bool(observation.skipped)
             trace.observations.append(observation)
         elif what == "empty" and isinstance(thing, Call):
-            trace.at_empty[thing.number] = cursor.ceiling()
+            trace.at_empty[thing.number] = cursor.ceiling_during(thing)
+        elif what == "seek" and isinstance(thing, Seek):
+            cursor.begin_seek(thing, log)
+        elif what == "sought" and isinstance(thing, Seek):
+            cursor.end_seek(thing, log)
         elif what == "phase":
             trace.at_phase[moment] = cursor.ceiling()
     return trace
 
 
-Moment = tuple[int, str, Ack | Run | Call | PhaseSpan]
+Moment = tuple[int, str, Ack | Run | Call | Seek | PhaseSpan]
 
 
 def _moments(facts: Facts, reader: Reader) -> list[Moment]:
@@ -257,6 +327,10 @@ def _moments(facts: Facts, reader: Reader) -> list[Moment]:
         assert isinstance(call.request, PopCall)
         if call.request.auto_ack:
             moments.append((call.invoked, "unseen autoAck", call))
+    for seek in reader.seeks:
+        moments.append((seek.call.invoked, "seek", seek))
+        if seek.certain:
+            moments.append((seek.call.returned, "sought", seek))
     moments.extend((call.returned, "empty", call) for call in reader.empty)
     moments.extend((span.begin, "phase", span) for span in facts.phases)
     moments.sort(key=lambda moment: moment[0])
@@ -266,10 +340,10 @@ def _moments(facts: Facts, reader: Reader) -> list[Moment]:
 def _observe(cursor: _Cursor, log: Log, run: Run, own: Effect | None) -> Observation:
     """What a run says; `own` is its own commit, which cannot explain where it starts."""
     start = log.position.get(run.messages[0])
-    ceiling = cursor.ceiling(without=own)
+    ceiling = cursor.ceiling_during(run.call, own)
     if start is None:
         return Observation(run, None, None, ceiling, [], compared=False)
-    low = cursor.low_at(run.call.invoked, fragment(start))
+    low = cursor.low_during(run.call, fragment(start))
     skipped: list[Message] = []
     compared = ceiling.position != BEYOND and comparable(ceiling.position, start)
     if compared:
@@ -278,7 +352,7 @@ def _observe(cursor: _Cursor, log: Log, run: Run, own: Effect | None) -> Observa
             skipped = []
     cursor.settle(run.call, start)
     if run.auto_ack:
-        cursor.raise_low(run.call.returned, _place(log, run.messages[-1], otherwise=start - 1))
+        cursor.raise_low(run.call.returned, _place(log, run.messages[-1], otherwise=start - 1), run.call)
     return Observation(run, start, low, ceiling, skipped, compared or low is not None)
 
 

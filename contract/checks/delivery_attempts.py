@@ -4,7 +4,7 @@ Reads `deliveryAttempt`, where the broker sends it (2.x). It is 1 at first, and 
 handed a batch that begins at the same message, or inside the batch before (a partial ack); a start elsewhere makes it
 1 again. With autoAck it is always 1.
 Not compared: runs that overlap another pop of the group, that follow a pop with a lost answer which may have taken the
-partition, a restart of the broker (counters may survive it or not), or an autoAck run inside an earlier batch.
+partition, a restart of the broker (counters may survive it or not), a seek, or an autoAck run inside an earlier batch.
 """
 
 from __future__ import annotations
@@ -66,6 +66,9 @@ def _wanted(model: ReaderModel, previous: Run | None, run: Run, restarts: list[i
         previous.auto_ack
         or _unseen_between(model, before.invoked, run)
         or any(before.invoked < moment < run.call.returned for moment in restarts)
+        or any(
+            seek.call.invoked < run.call.returned and seek.call.until > before.invoked for seek in model.reader.seeks
+        )
     ):
         return None
     count = _attempts(previous)

@@ -33,7 +33,7 @@ def check(model: Model, report: Report) -> None:
                 continue
             invoked = observation.run.call.invoked
             for rule, moment in since.items():
-                if moment < invoked:
+                if moment < invoked and observation.low is not None:
                     report.compared[rule] += 1
             if not observation.again:
                 continue

@@ -7,6 +7,8 @@ Two places where the contract leaves no way out:
 - An *empty answer*: a pop whose whole interval lies after every possible lease on a partition, while a message that
   was certainly stored before it lies above the highest possible cursor, is not empty.
 
+Neither counts where the storage of the broker was away meanwhile: it may have answered without looking.
+
 A message that a run passed over without a possible commit stays due until the drain ends (`skipped`).
 
 A message that was given to the group before is *due again*; the others are *due first*.
@@ -28,6 +30,9 @@ from contract.verdicts import Violation
 
 WILDCARD_OVERLOOKS = "wildcard-overlooks"
 """Signature of an empty answer to a wildcard pop that did not wait: the message was there, and comes to a later pop."""
+
+BUFFERED_LOST = "buffered-lost"
+"""Signature of messages that do not come and were answered `buffered`."""
 
 
 @dataclass(slots=True)
@@ -69,7 +74,8 @@ def _all(model: Model) -> list[Due]:
 def _due_messages(model: Model) -> Iterator[Due]:
     for reader_model in model.readers.values():
         for span in model.facts.phases:
-            if span.name in ("drain", "audit") and span.complete:
+            away = model.facts.without_storage(span.begin_us, span.end_us)
+            if span.name in ("drain", "audit") and span.complete and not away:
                 yield from _due_in_phase(model.facts, reader_model, span)
         yield from _due_at_empty_pops(model, reader_model)
 
@@ -153,7 +159,7 @@ def _due_at_empty_pops(model: Model, reader_model: ReaderModel) -> Iterator[Due]
         released = None
         if not reader_model.occupancy.free_throughout(call, settle_us=settle_us):
             said = {ack.lease_id: ack for ack in reader.acks if _said_released(ack, call)}
-            leases = {lease_id for lease_id in said if lease_id is not None}
+            leases = {lease_id: ack.call.invoked for lease_id, ack in said.items() if lease_id is not None}
             if not leases or not reader_model.occupancy.free_throughout(call, settle_us=settle_us, believed=leases):
                 continue
             released = next(iter(said.values()))
@@ -194,11 +200,11 @@ class Missing:
     """Due messages that did not come, by rule, reader and place of asking: each of these is one violation."""
 
     def __init__(self) -> None:
-        self._dues: dict[tuple[str, int, str, int], list[Due]] = {}
+        self._dues: dict[tuple[str, int, str, int, bool], list[Due]] = {}
 
     def add(self, rule: str, due: Due) -> None:
         """Notes one message."""
-        self._dues.setdefault((rule, id(due.model), due.where, due.moment), []).append(due)
+        self._dues.setdefault((rule, id(due.model), due.where, due.moment, _lost(due)), []).append(due)
 
     def file(self, report: Report, reasons: Mapping[str, str]) -> None:
         """Files the violations; `reasons` says for each rule why the messages had to come."""
@@ -206,17 +212,22 @@ class Missing:
             report.violate(missing_violation(rule, dues, reasons[rule]))
 
 
+def _lost(due: Due) -> bool:
+    """Whether nobody ever saw the message, and its push was answered `buffered`."""
+    return due.message.spooled and due.message.message_id is None
+
+
 def missing_violation(rule: str, dues: list[Due], why: str, other: Call | None = None) -> Violation:
     """The violation that some messages did not come where they had to; `other` is a call that has to do with it."""
     first = dues[0]
     reader = first.model.reader
     messages = [due.message for due in dues]
-    signature = ""
+    signature = BUFFERED_LOST if all(map(_lost, dues)) else ""
     if first.call is not None:
         request = first.call.request
         assert isinstance(request, PopCall)
         if request.partition is None and not request.wait_ms:
-            signature = WILDCARD_OVERLOOKS
+            signature = signature or WILDCARD_OVERLOOKS
         observed = f"the pop at step {first.call.step or first.call.phase} was empty"
     else:
         observed = f"the whole {first.where} did not bring {names(messages)}"

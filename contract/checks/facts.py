@@ -13,6 +13,7 @@ whose push was not answered has no id.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -38,6 +39,7 @@ from contract.history import (
     PushResult,
     Result,
     Return,
+    SeekCall,
 )
 from contract.history import (
     Call as Request,
@@ -45,6 +47,9 @@ from contract.history import (
 
 NEVER = 1 << 60
 QUEUE_MODE = "__QUEUE_MODE__"
+
+_ENDS = frozenset({"kill", "stop", "pause", "storage-stop"})
+_BEGINNINGS = frozenset({"start", "resume", "storage-start"})
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +103,8 @@ class Message:
     """A pushed item, or a delivered message that no push accounts for (`push` None: a phantom).
 
     `stored_by`: the moment from which it was certainly stored (NEVER: perhaps it never was). `ordered` False: its
-    place among other pushes says nothing (spooled, or bound by a value that several pushes share). `open`: the answer
+    place among other pushes says nothing (spooled, or bound by a value that several pushes share). `spooled`: it was
+    answered `buffered`, so it is stored later, perhaps under another id. `open`: the answer
     left open whether it was stored, so it may be stored later than the answer. `refused`: this
     item was not stored; `denied`: because the broker said so, not because it was a duplicate or never arrived.
     """
@@ -114,6 +120,7 @@ class Message:
     message_id: str | None = None
     stored_by: int = NEVER
     ordered: bool = True
+    spooled: bool = False
     open: bool = False
     refused: bool = False
     denied: bool = False
@@ -171,8 +178,10 @@ class Facts:
     acks: list[Call] = field(default_factory=list)
     extends: list[Call] = field(default_factory=list)
     configures: list[Call] = field(default_factory=list)
+    seeks: list[Call] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     restarts: list[int] = field(default_factory=list)
+    outages_us: list[tuple[int, int]] = field(default_factory=list)
     disturbances_us: list[tuple[int, int]] = field(default_factory=list)
     phases: list[PhaseSpan] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
@@ -198,7 +207,7 @@ class Facts:
         return any(begin <= end_us and begin_us <= end for begin, end in self.disturbances_us)
 
     def paused_at(self, time_us: int) -> bool:
-        """Whether the broker was down or paused at a time."""
+        """Whether the broker was down or paused, or without its storage, at a time."""
         away = False
         for fault in self.faults:
             if fault.at_us > time_us:
@@ -207,7 +216,14 @@ class Facts:
                 away = True
             elif fault.what in ("start", "resume"):
                 away = False
-        return away
+        return away or self.without_storage(time_us, time_us)
+
+    def without_storage(self, begin_us: int, end_us: int) -> bool:
+        """Whether the broker may have been without its storage at any time between; what it denies then proves nothing.
+
+        It need not know that its storage is away: it may answer a pop with "nothing there" (contract 8).
+        """
+        return any(begin <= end_us and begin_us <= end for begin, end in self.outages_us)
 
     def phase(self, name: PhaseName) -> PhaseSpan | None:
         """The last phase of that name."""
@@ -222,12 +238,19 @@ def group_name(group: str) -> str:
     return group or QUEUE_MODE
 
 
-def gather(history: History) -> Facts:
-    """Reads a history into facts."""
+def gather(history: History, *, storage_settle_s: float = 0.0, spool_s: float | None = None) -> Facts:
+    """Reads a history into facts.
+
+    `storage_settle_s`: so long after its storage came back a broker may still be without it. `spool_s`: what was
+    answered `buffered` is stored so long after the broker is whole again; None: nobody knows when.
+    """
     facts = Facts(history)
     _pair(facts)
+    _read_outages(facts, int(storage_settle_s * 1_000_000))
     _register_pushes(facts)
     _read_pops(facts)
+    if spool_s is not None and facts.outages_us:
+        _settle_spooled(facts, int(spool_s * 1_000_000))
     return facts
 
 
@@ -258,12 +281,24 @@ def _pair(facts: Facts) -> None:
             _end_phase(facts, event, moment)
         elif isinstance(event, Fault):
             facts.faults.append(event)
-            if event.what in ("kill", "stop", "start", "restart"):
+            if event.what in ("kill", "stop", "start", "restart", "storage-stop", "storage-start"):
                 facts.restarts.append(moment)
             if event.what != "crash-consumer":
                 facts.disturbances_us.append((event.at_us, event.at_us))
         elif isinstance(event, Note) and event.text.startswith("stalled"):
             facts.disturbances_us.append((_stall_began(event), event.at_us))
+
+
+def _read_outages(facts: Facts, settle_us: int) -> None:
+    stopped_us: int | None = None
+    for fault in facts.faults:
+        if fault.what == "storage-stop" and stopped_us is None:
+            stopped_us = fault.at_us
+        elif fault.what == "storage-start" and stopped_us is not None:
+            facts.outages_us.append((stopped_us, fault.at_us + settle_us))
+            stopped_us = None
+    if stopped_us is not None:
+        facts.outages_us.append((stopped_us, NEVER))
 
 
 def _stall_began(note: Note) -> int:
@@ -287,6 +322,8 @@ def _file(facts: Facts, call: Call) -> None:
         facts.extends.append(call)
     elif isinstance(request, ConfigureCall):
         facts.configures.append(call)
+    elif isinstance(request, SeekCall):
+        facts.seeks.append(call)
     elif isinstance(request, DeleteQueueCall):
         facts.deleted_queues.add(request.queue)
 
@@ -335,17 +372,18 @@ def _register_pushes(facts: Facts) -> None:
             )
             facts.messages.append(message)
             if isinstance(result, PushResult):
-                known_id = _apply_push_status(message, result, item)
+                denies_nothing = facts.without_storage(call.invoked_us, call.returned_us)
+                known_id = _apply_push_status(message, result, item, denies_nothing=denies_nothing)
                 if known_id is not None:
                     waiting.append((message, known_id))
     _bind_pushes(facts, waiting)
 
 
-def _apply_push_status(message: Message, result: PushResult, item: int) -> str | None:
-    """Reads one status; the id that the answer names, where it names one."""
+def _apply_push_status(message: Message, result: PushResult, item: int, *, denies_nothing: bool) -> str | None:
+    """Reads one status; the id that the answer names, where it names one. `denies_nothing`: "failed" proves nothing."""
     status = result.statuses[item]
     message_id = result.message_ids[item]
-    if item in result.unknown_items:
+    if item in result.unknown_items or (denies_nothing and status in ("error", "failed")):
         message.open = True
         return None
     if status == "queued":
@@ -357,8 +395,10 @@ def _apply_push_status(message: Message, result: PushResult, item: int) -> str |
         return message_id
     if status == "buffered":
         message.ordered = False
-        message.message_id = message_id
-        return message_id
+        message.spooled = True
+        if message.transaction_id is None:
+            message.transaction_id = result.transaction_ids[item]
+        return None
     if status == "duplicate":
         message.refused = True
         return message_id
@@ -472,6 +512,36 @@ def _match(facts: Facts, key: PartitionKey, transaction_id: str, payload: str, b
     return equal[0]
 
 
+def _settle_spooled(facts: Facts, spool_us: int) -> None:
+    """From when on spooled messages are certainly stored: the broker was left alone for long enough (contract 2).
+
+    One whose transactionId another push to its partition has as well may be a duplicate of that.
+    """
+    for messages in facts.partitions.values():
+        spooled = [message for message in messages if message.spooled]
+        if not spooled:
+            continue
+        ids = Counter(message.transaction_id for message in messages)
+        for message in spooled:
+            assert message.push is not None
+            if ids[message.transaction_id] == 1:
+                message.stored_by = min(message.stored_by, _undisturbed(facts, message.push.returned_us, spool_us))
+
+
+def _undisturbed(facts: Facts, since_us: int, length_us: int) -> int:
+    """The first moment after which the broker was whole for so long, after a time."""
+    away = 0
+    for moment, event in enumerate(facts.history.events):
+        if not away and event.at_us >= since_us + length_us:
+            return moment
+        if isinstance(event, Fault) and event.what != "crash-consumer":
+            away += (event.what in _ENDS) - (event.what in _BEGINNINGS)
+        elif not (isinstance(event, Note) and event.text.startswith("stalled")):
+            continue
+        since_us = max(since_us, event.at_us)
+    return NEVER
+
+
 def ack_items(facts: Facts) -> Iterator[tuple[Call, AckCall, AckResult | None]]:
     """Each ack that may have acted, with its request and, where it was answered, its result."""
     for call in facts.acks:
@@ -490,6 +560,7 @@ def extended_s(facts: Facts, lease_id: str) -> Iterator[tuple[Call, int]]:
         assert isinstance(request, ExtendCall)
         if request.lease_id != lease_id or call.refused:
             continue
-        if isinstance(result, ExtendResult) and result.renewed == 0 and not result.success:
+        denied = isinstance(result, ExtendResult) and result.renewed == 0 and not result.success
+        if denied and not facts.without_storage(call.invoked_us, call.returned_us):
             continue
         yield call, request.seconds

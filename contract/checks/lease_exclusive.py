@@ -81,7 +81,7 @@ def _check_extensions(model: Model, report: Report) -> None:
     for call in model.facts.extends:
         request, result = call.request, call.result
         assert isinstance(request, ExtendCall)
-        if not isinstance(result, ExtendResult):
+        if not isinstance(result, ExtendResult) or model.facts.without_storage(call.invoked_us, call.returned_us):
             continue
         alive = [
             lease

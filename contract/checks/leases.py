@@ -11,7 +11,7 @@ broker may or may not end a lease (contract 8), so it counts as something that c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from contract.checks.facts import NEVER, Call, Facts, Run, extended_s
@@ -21,6 +21,7 @@ from contract.history import ExtendResult, PopCall
 from contract.profile import Profile
 
 CREATED_BY_CONFIGURE_S = 300
+NOTHING_BELIEVED: Mapping[str, int] = {}
 
 
 @dataclass(slots=True)
@@ -92,6 +93,11 @@ def build_leases(facts: Facts, reader: Reader, profile: Profile) -> list[Lease]:
         _extend(facts, lease)
         for ack in (*acks.get(run.lease_id, ()), *unfenced):
             _release(lease, ack)
+        for seek in reader.seeks:
+            if seek.call.until > run.call.invoked:
+                lease.releasers.append(seek.call.invoked)
+                if seek.certain and run.call.returned < seek.call.invoked:
+                    lease.released = min(lease.released, seek.call.returned)
         leases.append(lease)
     return leases
 
@@ -133,14 +139,17 @@ def _release(lease: Lease, ack: Ack) -> None:
 
 
 def _certainly_releases(ack: Ack, lease: Lease) -> bool:
-    """Completed to the end of the batch, or handed back whole; an answer that denies the release is believed."""
+    """Completed to the end of the batch, handed back whole, or given up at its end (a spent `failed` anywhere).
+
+    An answer that denies the release is believed.
+    """
     done = [item for item in ack.items if item.done and item.released is not False]
     if len(done) != len(ack.items):
         return False
-    if all(item.completes for item in done):
-        last = lease.run.messages[-1]
+    last = lease.run.messages[-1]
+    if all(item.completes for item in done) or (len(done) == 1 and done[0].status == "dlq"):
         return any(item.meant == [last] for item in done)
-    return all(item.status in ("retry", "failed") and not item.dead_lettered for item in done)
+    return all(item.status in ("retry", "failed") for item in done)
 
 
 @dataclass(slots=True)
@@ -151,11 +160,11 @@ class Occupancy:
     unseen: list[tuple[Call, int]]
     """Pops with a lost answer, and the latest end of the lease that each may have taken."""
 
-    def free_throughout(self, call: Call, *, settle_us: int, believed: Collection[str] = ()) -> bool:
+    def free_throughout(self, call: Call, *, settle_us: int, believed: Mapping[str, int] = NOTHING_BELIEVED) -> bool:
         """Whether the partition was certainly not leased at any time while `call` was under way.
 
-        `settle_us`: how long after the end of a lease an empty answer proves nothing. Leases in `believed` are taken
-        to be over.
+        `settle_us`: how long after the end of a lease an empty answer proves nothing. Leases in `believed` that were
+        taken before the moment there are taken to be over.
         """
         begin_us = call.invoked_us - settle_us
         for lease in self.leases:
@@ -163,7 +172,8 @@ class Occupancy:
                 continue
             if lease.run.call.returned > call.invoked and lease.run.call is not call:
                 return False
-            if lease.run.lease_id not in believed and not lease.certainly_over(call.invoked, begin_us):
+            told = lease.run.call.returned < believed.get(lease.run.lease_id, 0)
+            if not told and not lease.certainly_over(call.invoked, begin_us):
                 return False
         return not any(other.invoked < call.returned and end_us >= begin_us for other, end_us in self.unseen)
 

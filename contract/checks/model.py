@@ -36,7 +36,7 @@ def _may_claim(messages: list[Message], log: Log, trace: CursorTrace, call: Call
         if message.push is not None and (message.push.invoked_us > latest_us or message.push.invoked > call.until):
             continue
         place = log.position.get(message)
-        low = None if place is None else trace.low_at(call.invoked, fragment(place))
+        low = None if place is None else trace.low_during(call, fragment(place))
         if place is None or low is None or place > low:
             return True
     return False
@@ -73,7 +73,7 @@ class Model:
 
 def build_model(history: History, profile: Profile) -> Model:
     """Reads a history into the model."""
-    facts = gather(history)
+    facts = gather(history, storage_settle_s=profile.storage_settle_s, spool_s=profile.spool_s)
     logs = build_logs(facts)
     model = Model(facts, profile, logs, {})
     for key, reader in build_readers(facts).items():

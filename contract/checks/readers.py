@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from contract.checks.facts import Call, Facts, Message, PartitionKey, Run, ack_items, group_name
-from contract.history import AckCall, AckResult, PopCall, PopResult
+from contract.checks.facts import NEVER, QUEUE_MODE, Call, Facts, Message, PartitionKey, Run, ack_items, group_name
+from contract.history import AckCall, AckResult, PopCall, PopResult, SeekCall
 
 COMPLETED = frozenset({"completed", "success", "acked", "ok"})
 
 ReaderKey = tuple[str, str, str]
+
+OLDEST_TIME = "1970-01-01T00:00:00Z"
+"""A seek to this time goes before the oldest message; where in the log another time lies is not known here."""
 
 
 @dataclass(slots=True)
@@ -63,11 +66,36 @@ class Ack:
 
 
 @dataclass(slots=True)
+class Seek:
+    """A seek that may move the cursor of one reader.
+
+    `certain`: it was answered, and before it was sent the partition was there and the group had popped it. A seek of a
+    group that never popped may be its start, or be forgotten when its first pop decides.
+    """
+
+    call: Call
+    certain: bool
+
+    @property
+    def to_end(self) -> bool:
+        """It goes behind the newest message."""
+        assert isinstance(self.call.request, SeekCall)
+        return self.call.request.to_end
+
+    @property
+    def to_oldest(self) -> bool:
+        """It goes before the oldest message."""
+        assert isinstance(self.call.request, SeekCall)
+        return not self.to_end and self.call.request.timestamp == OLDEST_TIME
+
+
+@dataclass(slots=True)
 class Reader:
     """One consumer group on one partition.
 
-    `runs` by return, `acks` by invocation. `unseen` are pops with an unknown outcome that may have taken from the
-    partition. `empty` are answered pops that covered the partition and gave nothing at all.
+    `runs` by return, `acks` and `seeks` by invocation. `unseen` are pops with an unknown outcome that may have taken
+    from the partition. `empty` are answered pops that covered the partition and gave nothing at all, from a broker
+    that had its storage.
     """
 
     queue: str
@@ -75,6 +103,7 @@ class Reader:
     group: str
     runs: list[Run] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
+    seeks: list[Seek] = field(default_factory=list)
     unseen: list[Call] = field(default_factory=list)
     empty: list[Call] = field(default_factory=list)
 
@@ -92,12 +121,15 @@ def build_readers(facts: Facts) -> dict[ReaderKey, Reader]:
         partitions.setdefault(queue, []).append(partition)
     for call in facts.pops:
         if not call.refused:
-            _add_pop(readers, partitions, call)
+            _add_pop(readers, partitions, call, facts)
     for run in facts.runs:
         reader_of(readers, run.queue, run.partition, run.group).runs.append(run)
     by_transaction = _index_transactions(facts)
     for call, request, result in ack_items(facts):
-        _add_ack(readers, by_transaction, call, request, result)
+        _add_ack(readers, by_transaction, facts, call, request, result)
+    for call in facts.seeks:
+        if not call.refused:
+            _add_seek(readers, facts, partitions, call)
     return readers
 
 
@@ -117,17 +149,52 @@ def covered(request: PopCall, partitions: dict[str, list[str]]) -> list[str]:
     return partitions.get(request.queue, [])
 
 
-def _add_pop(readers: dict[ReaderKey, Reader], partitions: dict[str, list[str]], call: Call) -> None:
-    request, result = call.request, call.result
+def _add_pop(readers: dict[ReaderKey, Reader], partitions: dict[str, list[str]], call: Call, facts: Facts) -> None:
+    request = call.request
     assert isinstance(request, PopCall)
     group = group_name(request.group)
-    empty = isinstance(result, PopResult) and not result.message_ids
+    empty = gave_nothing(call) and not facts.without_storage(call.invoked_us, call.returned_us)
     for partition in covered(request, partitions):
         reader = reader_of(readers, request.queue, partition, group)
         if call.unknown:
             reader.unseen.append(call)
         elif empty:
             reader.empty.append(call)
+
+
+def gave_nothing(call: Call) -> bool:
+    """Whether it is a pop that was answered and brought no message."""
+    return isinstance(call.result, PopResult) and not call.result.message_ids
+
+
+def _add_seek(readers: dict[ReaderKey, Reader], facts: Facts, partitions: dict[str, list[str]], call: Call) -> None:
+    """Files a seek with the readers that it may move.
+
+    One of a single partition may all the same decide where a group that never popped starts in the others.
+    """
+    request = call.request
+    assert isinstance(request, SeekCall)
+    group = group_name(request.group)
+    for partition in partitions.get(request.queue, []):
+        messages = facts.partitions[request.queue, partition]
+        exists = min((message.stored_by for message in messages), default=NEVER)
+        decided = group == QUEUE_MODE or _popped_before(facts, request, partition, exists, call)
+        named = request.partition in (None, partition)
+        if named or not decided:
+            certain = named and decided and call.ok and exists < call.invoked
+            reader_of(readers, request.queue, partition, group).seeks.append(Seek(call, certain))
+
+
+def _popped_before(facts: Facts, request: SeekCall, partition: str, exists: int, call: Call) -> bool:
+    """Whether the group's start in the partition was certainly decided by a pop before the seek was sent."""
+    for pop in facts.pops_of(request.queue, group_name(request.group)):
+        assert isinstance(pop.request, PopCall)
+        named = pop.request.partition
+        if gave_nothing(pop) and facts.without_storage(pop.invoked_us, pop.returned_us):
+            continue  # it may not have looked
+        if pop.returned < call.invoked and (named is None or (named == partition and exists < pop.invoked)):
+            return True
+    return False
 
 
 def _index_transactions(facts: Facts) -> dict[tuple[str, str, str], list[Message]]:
@@ -142,11 +209,13 @@ def _index_transactions(facts: Facts) -> dict[tuple[str, str, str], list[Message
 def _add_ack(
     readers: dict[ReaderKey, Reader],
     by_transaction: dict[tuple[str, str, str], list[Message]],
+    facts: Facts,
     call: Call,
     request: AckCall,
     result: AckResult | None,
 ) -> None:
     parts: dict[tuple[PartitionKey, str | None], Ack] = {}
+    doubtful = facts.without_storage(call.invoked_us, call.seen_us)
     for index, status in enumerate(request.statuses):
         partition, transaction_id = request.partitions[index], request.transaction_ids[index]
         part_key = ((request.queue, partition), request.lease_ids[index])
@@ -155,10 +224,12 @@ def _add_ack(
             ack = parts[part_key] = Ack(call, request.lease_ids[index], [])
             reader_of(readers, request.queue, partition, group_name(request.group)).acks.append(ack)
         meant = by_transaction.get((request.queue, partition, transaction_id), [])
-        ack.items.append(_item(index, meant, status, transaction_id, result))
+        denied = doubtful and result is not None and not result.successes[index]
+        ack.items.append(_item(index, meant, status, transaction_id, None if denied else result))
 
 
 def _item(index: int, meant: list[Message], status: str, transaction_id: str, result: AckResult | None) -> AckedItem:
+    """`result` None: nothing was answered, or nothing that means anything."""
     if result is None:
         return AckedItem(index, meant, status, False, True, False, False, None, transaction_id)
     return AckedItem(

@@ -5,7 +5,8 @@ been the first (they overlap, or an answer was lost), each possible one adds to 
 before the deciding pop are out, pushes invoked after it was decided are in, the rest may be either.
 
 A pop of a named partition: some brokers let it decide for the whole queue, others only for its own partition, and
-only once the partition exists. Where the profile does not say, both readings are allowed.
+only once the partition exists. Where the profile does not say, both readings are allowed. A pop that was answered with
+nothing by a broker without its storage may have decided, or not.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from contract.checks.facts import NEVER, QUEUE_MODE, Call, Facts, Message
+from contract.checks.readers import gave_nothing
 from contract.checks.stored_order import BEYOND, OLDEST, Log
 from contract.history import PopCall
 from contract.profile import Profile
@@ -43,7 +45,7 @@ def start_of(facts: Facts, log: Log, queue: str, partition: str, group: str, pro
     if group == QUEUE_MODE or not pops:
         return Start(OLDEST, OLDEST, "all")
     messages = [m for m in facts.partitions.get((queue, partition), ()) if not m.refused]
-    deciders = _deciders(pops, messages, partition, profile)
+    deciders = _deciders(facts, pops, messages, partition, profile)
     ranges = [_decided_by(facts, log, messages, call, profile) for call in deciders]
     if not ranges:
         return Start(OLDEST, BEYOND, "unknown")
@@ -64,20 +66,30 @@ def _asks(call: Call) -> tuple[bool, str | None]:
     return ((call.request.mode or "new").lower() in NEW_WORDS, call.request.from_)
 
 
-def _deciders(pops: list[Call], messages: list[Message], partition: str, profile: Profile) -> list[Call]:
+def _deciders(facts: Facts, pops: list[Call], messages: list[Message], partition: str, profile: Profile) -> list[Call]:
     """Every pop that may have been the one that decided."""
     chosen: dict[int, Call] = {}
+    certain = [call for call in pops if not _without_storage(facts, call)]
     if profile.named_pop_registers is not False:
-        settled = min((call.returned for call in pops), default=NEVER)
+        settled = min((call.returned for call in certain), default=NEVER)
         chosen.update((call.number, call) for call in pops if call.invoked < settled)
     if profile.named_pop_registers is not True:
         exists = min((message.stored_by for message in messages), default=NEVER)
         touching = [call for call in pops if _named(call) in (None, partition)]
         settled = min(
-            (call.returned for call in touching if _named(call) is None or exists < call.invoked), default=NEVER
+            (
+                call.returned
+                for call in certain
+                if _named(call) is None or (_named(call) == partition and exists < call.invoked)
+            ),
+            default=NEVER,
         )
         chosen.update((call.number, call) for call in touching if call.invoked < settled)
     return list(chosen.values())
+
+
+def _without_storage(facts: Facts, call: Call) -> bool:
+    return gave_nothing(call) and facts.without_storage(call.invoked_us, call.returned_us)
 
 
 def _named(call: Call) -> str | None:

@@ -11,7 +11,7 @@ between `from_us` and `until_us`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from contract.history import (
@@ -32,10 +32,12 @@ from contract.history import (
     PushResult,
     Result,
     Return,
+    SeekCall,
 )
 from contract.profile import Profile
 
 NEVER = 1 << 60
+OLDEST_TIME = "1970-01-01T00:00:00Z"
 NEW_WORDS = frozenset({"new", "new-only", "new_only", "newonly"})
 OPTIONS = frozenset({"leaseTime", "retryLimit", "deadLetterQueue", "dlqAfterMaxRetries", "dedupWindowSeconds"})
 
@@ -159,6 +161,15 @@ class Configure(Act):
     options: Mapping[str, int | bool | str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move(Act):
+    """A seek of a group, in one partition or in all (None): to the end, or to the oldest message."""
+
+    group: str
+    partition: str | None
+    to_end: bool
+
+
 @dataclass(slots=True)
 class Puzzle:
     """Everything that the search has to explain. `timed_groups`: where they start depends on the moment."""
@@ -184,6 +195,11 @@ def read(history: History, profile: Profile) -> Puzzle:
             if set(request.options) - OPTIONS:
                 raise Unsupported(f"the options {sorted(set(request.options) - OPTIONS)}")
             puzzle.acts.append(Configure(span=_span(call, "configures"), options=request.options))
+        elif isinstance(request, SeekCall):
+            if not request.to_end and request.timestamp != OLDEST_TIME:
+                raise Unsupported("a seek to a time")
+            span = _span(call, "seeks")
+            puzzle.acts.append(Move(span=span, group=request.group, partition=request.partition, to_end=request.to_end))
         elif isinstance(request, DeleteQueueCall):
             raise Unsupported("a queue is deleted")
         elif isinstance(request, PushCall):
@@ -227,7 +243,7 @@ def _pair(history: History) -> tuple[list[Spoken], list[tuple[int, int]], list[F
                 call.until, call.until_us = line, event.at_us
         elif isinstance(event, Fault) and event.what != "crash-consumer":
             faults.append(event)
-            if event.what in ("kill", "stop", "restart"):
+            if event.what in ("kill", "stop", "restart", "storage-stop"):
                 kills.append((line, event.at_us))
         elif isinstance(event, Note) and event.text.startswith("stalled"):
             raise Unsupported("the harness stalled")
@@ -255,7 +271,9 @@ def _push(puzzle: Puzzle, call: Spoken, request: PushCall) -> None:
         unknown = result is not None and item in result.unknown_items
         if status in ("error", "failed") and not unknown:
             continue
-        message_id = result.message_ids[item] if result is not None and not unknown else None
+        # What was spooled may get another id when it is stored.
+        named = result is not None and not unknown and status != "buffered"
+        message_id = result.message_ids[item] if result is not None and named else None
         transaction_id = request.transaction_ids[item]
         if transaction_id is None and result is not None and not unknown:
             transaction_id = result.transaction_ids[item]
@@ -280,11 +298,17 @@ def _push(puzzle: Puzzle, call: Spoken, request: PushCall) -> None:
 
 
 def _pop(puzzle: Puzzle, call: Spoken, request: PopCall, faults: list[Fault], profile: Profile) -> None:
+    empty = isinstance(call.result, PopResult) and not call.result.message_ids
+    blind = empty and _without_storage(faults, call, profile)  # it may have been answered without a look
     if request.group in puzzle.timed_groups:
         soon_us = call.invoke.at_us + int(profile.start_s * 1_000_000)
         if call.result is None or _disturbed(faults, call.invoke.at_us, soon_us):
             soon_us = NEVER
-        puzzle.acts.append(Start(span=_span(call, "decides the start"), request=request, soon_us=soon_us))
+        span = _span(call, "decides the start")
+        span = replace(span, optional=True) if blind else span
+        puzzle.acts.append(Start(span=span, request=request, soon_us=soon_us))
+    if blind:
+        return
     claim_us = None if call.result is not None or request.auto_ack else _latest_claim_us(call, faults, profile)
     result = call.result if isinstance(call.result, PopResult) else None
     puzzle.acts.append(Take(span=_span(call, "takes", until_us=claim_us), request=request, result=result))
@@ -300,15 +324,32 @@ def _latest_claim_us(call: Spoken, faults: list[Fault], profile: Profile) -> int
     return min(call.until_us, late_us)
 
 
+def _without_storage(faults: list[Fault], call: Spoken, profile: Profile) -> bool:
+    """Whether the storage was away, or had just come back, at any time during a call."""
+    settle_us = int(profile.storage_settle_s * 1_000_000)
+    stopped_us: int | None = None
+    for fault in faults:
+        if fault.what == "storage-stop":
+            stopped_us = fault.at_us
+        elif fault.what == "storage-start" and stopped_us is not None:
+            if stopped_us <= call.seen_us and call.invoke.at_us <= fault.at_us + settle_us:
+                return True
+            stopped_us = None
+    return stopped_us is not None and stopped_us <= call.seen_us
+
+
 def _disturbed(faults: list[Fault], begin_us: int, end_us: int) -> bool:
     """Whether the broker was disturbed between two times, or away at the first."""
-    away = False
+    away = storage_away = False
     for fault in faults:
         if begin_us <= fault.at_us <= end_us:
             return True
         if fault.at_us < begin_us:
-            away = fault.what in ("kill", "stop", "pause")
-    return away
+            if fault.what in ("storage-stop", "storage-start"):
+                storage_away = fault.what == "storage-stop"
+            else:
+                away = fault.what in ("kill", "stop", "pause")
+    return away or storage_away
 
 
 def _ack(call: Spoken, request: AckCall, profile: Profile) -> Iterator[Settle]:

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from contract.exact.acts import NEVER, Configure, Extend, Kill, Puzzle, Settle, Span, Start, Store, Take, timed
+from contract.exact.acts import NEVER, Configure, Extend, Kill, Move, Puzzle, Settle, Span, Start, Store, Take, timed
 from contract.exact.settling import Settling
 from contract.exact.state import MICROSECONDS, Attempt, Entry, Lease, Reader, ReaderKey, Settings, State
 from contract.exact.values import same_value
@@ -51,6 +51,8 @@ class Machine:
             yield from self._extend(state, act)
         elif isinstance(act, Configure):
             yield self._configure(state, act)
+        elif isinstance(act, Move):
+            yield from self._seek(state, act)
         elif isinstance(act, Kill):
             yield from self._kill(state)
 
@@ -152,12 +154,23 @@ class Machine:
             if request.partition is None or not self._came_before(state, act):
                 return
             state = state.with_reader((request.group, request.partition), Reader())
+        state = self._present(state, request)
         if act.result is None:
             yield from self._take_unseen(state, act)
         elif not act.result.message_ids:
             yield from self._take_nothing(state, request)
         else:
             yield from self._take_seen(state, act, act.result)
+
+    def _present(self, state: State, request: PopCall) -> State:
+        """The group is there once it has popped, also where its start depends on nothing: a seek finds its cursors."""
+        if request.partition is None or self.named_registers:
+            known = request.group in state.registered
+            return state if known else replace(state, registered=state.registered | {request.group})
+        key = (request.group, request.partition)
+        if request.partition not in state.logs or key in state.readers:
+            return state
+        return state.with_reader(key, Reader())
 
     def _take_nothing(self, state: State, request: PopCall) -> Iterator[State]:
         """An empty answer: every partition that the pop covers has nothing left for the group, or is leased."""
@@ -289,6 +302,38 @@ class Machine:
             attempt = Attempt(cursor, last, None)
             claimed = self._claimed(free, key, act.request, f"of call {act.span.call}", last, attempt)
             yield from self._claim_unseen(claimed, act, partitions[1:], left - (last - cursor))
+
+    # Seek (section 7) ---------------------------------------------------------------------------------------------
+
+    def _seek(self, state: State, act: Move) -> Iterator[State]:
+        """Cursors are moved, leases and counts are gone.
+
+        Where the group never popped, the seek may move nothing, or be the group's start, in the whole queue even where
+        it names one partition.
+        """
+        sure: list[ReaderKey] = []
+        unsure: list[ReaderKey] = []
+        for partition in state.logs:
+            key = (act.group, partition)
+            there = act.group == "" or act.group in state.registered or key in state.readers
+            if act.partition in (None, partition):
+                (sure if there else unsure).append(key)
+        after = self._moved(state, act, sure)
+        if act.group == "" or act.group in state.registered:
+            yield after
+            return
+        for keys in [unsure, []] if unsure else [[]]:
+            moved = self._moved(after, act, keys)
+            yield moved
+            yield replace(moved, registered=moved.registered | {act.group})
+
+    def _moved(self, state: State, act: Move, keys: list[ReaderKey]) -> State:
+        for key in keys:
+            attempt = state.readers.get(key, Reader()).attempt
+            unsure = attempt._replace(times=None) if attempt is not None else None
+            reader = Reader(len(state.logs[key[1]]) if act.to_end else 0, attempt=unsure)
+            state = state.with_reader(key, reader)
+        return state
 
     # Extend (section 4) and kill (section 8) ----------------------------------------------------------------------
 

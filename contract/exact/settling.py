@@ -133,9 +133,7 @@ class Settling:
     def _spent(self, stop: int, above: Mapping[int, str], filed: frozenset[int], last: int) -> Iterator[Outcome]:
         """The retry budget is spent: the message is filed or dropped, and passed; what is above may count or not."""
         filed |= {stop}
-        for release in (True, False):
-            if release or stop + 1 < last:
-                yield Outcome(stop + 1, 0, release, filed, frozenset(above))
+        yield Outcome(stop + 1, 0, True, filed, frozenset(above))
         if above:
             for further in self._outcomes(above, stop + 1, 0, last, 0, spent=True):
                 yield further._replace(filed=further.filed | filed)

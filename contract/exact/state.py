@@ -67,6 +67,7 @@ class State:
     logs: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     readers: Mapping[ReaderKey, Reader] = field(default_factory=dict)
     registered: frozenset[str] = frozenset()
+    """Groups that are there for the whole queue."""
     zone: Zone = field(default_factory=Zone)
 
     def key(self) -> tuple[object, ...]:

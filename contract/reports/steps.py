@@ -31,8 +31,10 @@ from strategies.schedule import (
     RepeatRequest,
     RestartBroker,
     Schedule,
+    Seek,
     Step,
     StorageFault,
+    StorageOutage,
     Storm,
 )
 
@@ -113,6 +115,9 @@ class _Writer:
                 return f"extend pop {step.pop} by {step.seconds} s"
             case Configure():
                 return _configure(step)
+            case Seek():
+                where_to = "*" if step.partition is None else f"p{step.partition}"
+                return f"seek {self._group(step.group)} {where_to} to the {'end' if step.to_end else 'start'}"
             case LoseRequest():
                 return f"lose request ({self._lane_step(step.step, where)})"
             case LoseAnswer():
@@ -142,6 +147,8 @@ class _Writer:
                 return f"pause broker {step.ms} ms"
             case StorageFault():
                 return f"fail {step.operations} storage writes"
+            case StorageOutage():
+                return f"storage away {step.ms} ms"
 
     def _push(self, step: Push, where: str) -> str:
         known = self._messages.get(where, ())

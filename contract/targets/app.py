@@ -12,6 +12,7 @@ import contextlib
 import gc
 import importlib
 import inspect
+import math
 import os
 import shutil
 import sys
@@ -34,7 +35,7 @@ from contract.errors import CouldNotJudge
 from contract.targets import virtual_time
 from contract.targets.in_process import App as Asgi
 from contract.targets.in_process import DirectASGI, LeanClient, Message
-from contract.targets.probing import SMALLEST_LEASE_S, Asked, keys_of, version_of
+from contract.targets.probing import SMALLEST_LEASE_S, Asked, abilities_of, version_of
 from contract.targets.target import REQUEST_FAULTS
 from contract.targets.virtual_target import START_MS, STOP_GRACE_S, VirtualTarget
 from contract.targets.virtual_time import DeadlockError, VirtualLoop
@@ -198,15 +199,14 @@ class App(VirtualTarget):
             client = BrokerClient(LeanClient(server))
             try:
                 version = await version_of(client, asked, timeout_s=LIFESPAN_LIMIT_S)
-                offset, attempt = await keys_of(client, "probe", asked)
+                probed = await abilities_of(client, "probe", asked)
             except CouldNotJudge as error:
                 if errors:
                     raise CouldNotJudge(self._no_app(errors[0])) from None
                 raise error from None
             capabilities: dict[str, str | int | bool] = {
                 "version": version,
-                "offset": offset,
-                "deliveryAttempt": attempt,
+                **probed,
                 "smallest_lease_s": SMALLEST_LEASE_S,
             }
             return _Found(version, capabilities), await _lease_ends(client)
@@ -361,6 +361,8 @@ class _Control:
     """Starts, stops and kills the application."""
 
     supports = frozenset({"kill-broker", "restart-broker", "pause-broker"})
+    storage_away = False
+    storage_back_for_s = math.inf
 
     def __init__(self, name: str, factory: Factory, folder: Path, server: DirectASGI) -> None:
         self.failure = ""
@@ -428,6 +430,12 @@ class _Control:
 
     def fail_storage(self, operations: int) -> None:
         """Not possible."""
+
+    async def stop_storage(self) -> None:
+        """Not possible."""
+
+    async def start_storage(self) -> None:
+        """Not needed."""
 
     async def idle(self, limit_s: float) -> bool:
         return await self._server.idle(limit_s, children=False)

@@ -9,13 +9,9 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-import signal
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import httpx
 
@@ -23,13 +19,14 @@ from client import BrokerClient
 from contract import history
 from contract.calls import Ride
 from contract.errors import CouldNotJudge
+from contract.hooks import Hooks
 from contract.runner import World
+from contract.targets.control import Control
 from contract.targets.faults import ride_of
 from contract.targets.probing import Asked
 from contract.targets.process import BrokerProcess, free_port
 from contract.targets.target import REQUEST_FAULTS
-from contract.targets.turns import Turns
-from contract.targets.url import Probed, Session, Url
+from contract.targets.url import Probed, Session, Url, end_with_program
 from strategies.schedule import Schedule
 
 HERE = "127.0.0.1"
@@ -60,6 +57,7 @@ class Command(Url):
         headers: Mapping[str, str] | None = None,
         path_prefix: str = "",
         timeout_s: float = 35.0,
+        hooks: Hooks | None = None,
     ) -> None:
         words = _words(command)
         super().__init__(
@@ -69,6 +67,7 @@ class Command(Url):
             headers=headers,
             path_prefix=path_prefix,
             timeout_s=timeout_s,
+            hooks=hooks,
         )
         self.command = command
         port = httpx.URL(self._url).port
@@ -92,7 +91,7 @@ class Command(Url):
 
     async def ask(self) -> Probed:
         """Starts the broker and asks who it is."""
-        _end_with_program()
+        end_with_program()
         why = await self.start()
         if why:
             self.process.close()
@@ -132,7 +131,6 @@ class _CommandSession(Session):
     ) -> None:
         super().__init__(target, probed, schedules, paths, seed)
         self.command = target
-        self.turns = Turns()
         self._death_ends_calls = probed.profile.death_ends_calls
         self._rides: dict[int, list[Ride]] = {}
 
@@ -143,16 +141,11 @@ class _CommandSession(Session):
     def staged(self, lane: int, world: World) -> World:
         """Lets the lane do something to the process, when it is its turn."""
         self._rides[lane].clear()  # of the schedule before
-        return replace(
-            world,
-            control=_Control(self, lane),
-            turn=lambda: self.turns.turn(lane),
-            alone=lambda: self.turns.alone(lane),
-        )
+        return super().staged(lane, world)
 
-    def turn(self, lane: int) -> contextlib.AbstractAsyncContextManager[None]:
-        """Nobody kills the broker while a lane cleans up."""
-        return self.turns.turn(lane)
+    def control(self, lane: int) -> Control:
+        """What a lane can do to the process."""
+        return _Control(self, lane)
 
     def tick(self) -> None:
         """Looks whether the process is still there."""
@@ -167,12 +160,6 @@ class _CommandSession(Session):
         death = self.command.process.death()
         return f"the broker {death or gone} {when}"
 
-    def tell_others(self, lane: int, what: str) -> None:
-        """Records in the other lanes what this one is about to do."""
-        for other, (recorder, now_us) in self.playing.items():
-            if other != lane:
-                recorder.add(history.Fault(now_us(), what, history.BY_ANOTHER_LANE))
-
     def died(self) -> None:
         """The process was reaped, so nothing that was sent to it can act any more, where the profile says so."""
         if not self._death_ends_calls:
@@ -183,14 +170,12 @@ class _CommandSession(Session):
             rides.clear()
 
 
-class _Control:
-    """What one lane can do to the process. The runner records it in the history of that lane."""
-
-    supports = PROCESS_FAULTS
+class _Control(Control):
+    """What one lane can do to the process, and by the commands of the user to its storage."""
 
     def __init__(self, session: _CommandSession, lane: int) -> None:
-        self._session = session
-        self._lane = lane
+        super().__init__(session, lane)
+        self._own = session
         self._process = session.command.process
 
     @property
@@ -205,21 +190,21 @@ class _Control:
         self._session.tick()
         self._session.tell_others(self._lane, "kill")
         await self._process.kill()
-        self._session.died()
+        self._own.died()
 
     async def stop(self) -> None:
         self._session.tick()
         self._session.tell_others(self._lane, "stop")
         if not await self._process.stop():
             self._note("the broker did not stop after SIGTERM and was killed")
-        self._session.died()
+        self._own.died()
 
     async def start(self) -> None:
         """Does nothing once the broker is given up: a death that was not ours must not be covered up."""
         if self._session.gone:
             return
         self._session.tell_others(self._lane, "start")
-        why = await self._session.command.start()
+        why = await self._own.command.start()
         if why:
             self._session.give_up(f"did not come back: it {why}")
             self._note(f"the broker did not come back: it {why}")
@@ -231,9 +216,6 @@ class _Control:
     def resume(self) -> None:
         self._session.tell_others(self._lane, "resume")
         self._process.resume()
-
-    def fail_storage(self, operations: int) -> None:
-        """Not possible."""
 
     def _note(self, text: str) -> None:
         for recorder, now_us in self._session.playing.values():
@@ -285,19 +267,3 @@ def _words(command: str) -> list[str]:
 def _filled(words: Sequence[str], *, port: int, data: Path) -> list[str]:
     values = {"port": str(port), "data": str(data)}
     return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in words]
-
-
-def _end_with_program() -> None:
-    """Makes SIGTERM end the program as Ctrl-C does, so that no broker stays behind it.
-
-    Where nobody else handles the signal, and in the main thread only, since signals are handled there. A shell script
-    starts what it puts into the background with Ctrl-C ignored; then nothing at all would end the program.
-    """
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _interrupt)
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    signal.raise_signal(signal.SIGINT)

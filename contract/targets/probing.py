@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from client import AckItem, BrokerClient, Call, PushItem
+from client import AckItem, BrokerClient, Call, Outcome, PushItem
+from contract.calls import QUEUE_MODE
 from contract.errors import CouldNotJudge
 
 SMALLEST_LEASE_S = 1
@@ -36,8 +37,11 @@ async def version_of(client: BrokerClient, asked: Asked, *, timeout_s: float) ->
     return health.value.version
 
 
-async def keys_of(client: BrokerClient, queue: str, asked: Asked) -> tuple[bool, bool]:
-    """Whether real answers carry `offset` and `deliveryAttempt`. Raises `CouldNotJudge` where there are none."""
+async def abilities_of(client: BrokerClient, queue: str, asked: Asked) -> dict[str, bool]:
+    """Whether real answers carry `offset` and `deliveryAttempt`, and whether there is a `seek`.
+
+    Raises `CouldNotJudge` where pushes and pops come to nothing.
+    """
     pushed = await client.push([PushItem(queue, "p0", b'{"probe":1}')])
     if pushed.value is None or pushed.value[0].status != "queued":
         word = pushed.why if pushed.value is None else f"status {pushed.value[0].status!r}"
@@ -49,7 +53,12 @@ async def keys_of(client: BrokerClient, queue: str, asked: Asked) -> tuple[bool,
     message = popped.value.messages[0]
     lease_id = message.lease_id or popped.value.lease_id or None
     await client.ack(AckItem(message.transaction_id, message.partition_id, "completed", lease_id))
-    return pushed.value[0].offset is not None or message.offset is not None, message.attempt is not None
+    sought = await client.seek(queue, QUEUE_MODE, to_end=True)
+    return {
+        "offset": pushed.value[0].offset is not None or message.offset is not None,
+        "deliveryAttempt": message.attempt is not None,
+        "seek": sought.outcome is not Outcome.REFUSED,
+    }
 
 
 def _not_healthy(answer: Call[Any], asked: Asked) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections.abc import Iterator
 from functools import lru_cache
@@ -57,6 +58,7 @@ class _Control:
 
     supports = BROKER_FAULTS
     failure = ""
+    storage_back_for_s = math.inf  # nothing that it answered is stored later
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class _Control:
         self._engine = engine
         self._app: Any = None
         self.server = server
+        self.storage_away = False
 
     def now_ms(self) -> int:
         """The broker's wall clock."""
@@ -113,6 +116,14 @@ class _Control:
     def fail_storage(self, operations: int) -> None:
         self._storage.refuse_writes(operations)
 
+    async def stop_storage(self) -> None:
+        self.storage_away = True
+        self._storage.go_away()
+
+    async def start_storage(self) -> None:
+        self.storage_away = False
+        self._storage.come_back()
+
     async def idle(self, limit_s: float) -> bool:
         return await self.server.idle(limit_s)
 
@@ -130,4 +141,10 @@ def _reference_broker() -> Any:
 
 @lru_cache(maxsize=1)
 def _capabilities() -> dict[str, str | int | bool]:
-    return {"version": _reference_broker().app.VERSION, "offset": True, "deliveryAttempt": True, "smallest_lease_s": 1}
+    return {
+        "version": _reference_broker().app.VERSION,
+        "offset": True,
+        "deliveryAttempt": True,
+        "seek": True,
+        "smallest_lease_s": 1,
+    }

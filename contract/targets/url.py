@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import signal
 import ssl
+import threading
+import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 
 import httpx
 
@@ -18,11 +22,14 @@ from client.outcome import names_storage
 from contract import history
 from contract.calls import MICROSECONDS
 from contract.errors import CouldNotJudge
+from contract.hooks import Hooks, broker_switch, storage_switch
 from contract.profile import QUEEN_2, Profile, for_version
 from contract.runner import World, run_schedule
+from contract.targets.control import Control
 from contract.targets.faults import FaultTransport
-from contract.targets.probing import SMALLEST_LEASE_S, Asked, keys_of, version_of
+from contract.targets.probing import SMALLEST_LEASE_S, Asked, abilities_of, version_of
 from contract.targets.target import REQUEST_FAULTS
+from contract.targets.turns import Turns
 from contract.version import suite_version
 from strategies.schedule import Schedule
 
@@ -33,6 +40,9 @@ STALL_MS = 100
 CLEANUP_TIMEOUT_S = 5.0
 BACK_AGAIN_S = 5.0
 """How long a broker that stopped answering gets to come back before the run is given up."""
+
+WORKING_LIMIT_S = 5.0
+"""Patience with the calls that ask whether the broker works again."""
 
 CUT_OFF_S = 0.3
 """A request that was cut off may still act for a moment, and would make a deleted queue again."""
@@ -71,12 +81,13 @@ class Url:
 
     `token` is sent as a bearer token; `headers` with every request; `path_prefix` stands in front of every path;
     `ca_file` is a PEM file of authorities to trust; `timeout_s` is the patience with one request. `run_token` makes the
-    names of this run; one is drawn by default.
+    names of this run; one is drawn by default. `hooks` are commands that stop and start its storage, or the broker;
+    what they stopped is started again at the latest when this object, or the program, ends.
 
     The broker is probed once, when something is first asked of it. Raises `CouldNotJudge` where that fails.
     """
 
-    faults = REQUEST_FAULTS
+    faults: frozenset[str] = REQUEST_FAULTS
 
     def __init__(
         self,
@@ -89,6 +100,7 @@ class Url:
         ca_file: str | Path | None = None,
         timeout_s: float = 35.0,
         run_token: str | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         if lanes < 1:
             raise CouldNotJudge(f"{lanes} lanes cannot play anything; give at least 1")
@@ -107,6 +119,11 @@ class Url:
         self._trust = _trust(self._url, ca_file)
         self._probed: Probed | None = None
         self._played = 0
+        self.hooks = hooks or Hooks()
+        self.faults = type(self).faults | self.hooks.faults
+        self.storage, self.broker = storage_switch(self.hooks), broker_switch(self.hooks)
+        for switch in (self.storage, self.broker):
+            weakref.finalize(self, switch.close)
 
     # What it is ---------------------------------------------------------------------------------------------------
 
@@ -128,6 +145,11 @@ class Url:
     def capabilities(self) -> dict[str, str | int | bool]:
         """What the probe found in real answers."""
         return dict(self.probe().capabilities)
+
+    @property
+    def left_stopped(self) -> list[str]:
+        """What a command stopped and no command could start again."""
+        return [name for name, switch in (("storage", self.storage), ("broker", self.broker)) if switch.off]
 
     def can(self, fault: str) -> bool:
         """Whether a fault, by its tag in a schedule ("lose-answer"), happens here."""
@@ -220,17 +242,18 @@ class Url:
 
     async def ask(self) -> Probed:
         """Asks the broker who it is, and plays a message through it. Raises `CouldNotJudge`."""
+        if self.hooks.given():
+            end_with_program()
         async with self.connect(self.network()) as client:
             version = await version_of(client, self.asked(), timeout_s=self._timeout_s)
             queue = f"bc-{self.run_token}-probe-q"
             try:
-                offset, attempt = await keys_of(client, queue, self.asked())
+                found = await abilities_of(client, queue, self.asked())
             finally:
                 await uninterrupted(self.remove(client, queue))
         capabilities: dict[str, str | int | bool] = {
             "version": version,
-            "offset": offset,
-            "deliveryAttempt": attempt,
+            **found,
             "smallest_lease_s": SMALLEST_LEASE_S,
         }
         profile = for_version(version) if version[:1].isdigit() else QUEEN_2
@@ -251,7 +274,8 @@ class Session:
     def __init__(
         self, target: Url, probed: Probed, schedules: list[Schedule], paths: list[Path | None], seed: int
     ) -> None:
-        self._target = target
+        self.target = self._target = target
+        self.turns = Turns()
         self._probed = probed
         self._schedules = schedules
         self._paths = paths
@@ -269,12 +293,38 @@ class Session:
         return self._target.network()
 
     def staged(self, lane: int, world: World) -> World:
-        """Adds to the world of a lane what can be done there to the broker."""
-        return world
+        """Adds to the world of a lane what can be done there to the broker, when it is its turn."""
+        if self.target.faults <= REQUEST_FAULTS:
+            return world
+        return replace(
+            world,
+            control=self.control(lane),
+            turn=lambda: self.turns.turn(lane),
+            alone=lambda: self.turns.alone(lane),
+        )
+
+    def control(self, lane: int) -> Control:
+        """What a lane can do to the broker."""
+        return Control(self, lane)
 
     def turn(self, lane: int) -> contextlib.AbstractAsyncContextManager[None]:
-        """Entered around what a lane does between schedules."""
-        return contextlib.nullcontext()
+        """Entered around what a lane does between schedules: nobody does anything to the broker then."""
+        return contextlib.nullcontext() if self.target.faults <= REQUEST_FAULTS else self.turns.turn(lane)
+
+    def tell_others(self, lane: int, what: str) -> None:
+        """Records in the other lanes what this one is about to do, or did."""
+        for other, (recorder, now_us) in self.playing.items():
+            if other != lane:
+                recorder.add(history.Fault(now_us(), what, history.BY_ANOTHER_LANE))
+
+    async def troubled(self) -> str:
+        """Why the broker does not work, "" when it does: it is ready, and a pop reads its storage."""
+        async with self.target.connect(self.target.network()) as client:
+            health = await client.health(timeout_s=WORKING_LIMIT_S)
+            if health.value is None or not health.value.ready:
+                return health.why or "it says that it is not ready"
+            popped = await client.pop(f"bc-{self.target.run_token}-nowhere", partition="p0", timeout_s=WORKING_LIMIT_S)
+            return popped.why
 
     def tick(self) -> None:
         """Called all the time."""
@@ -345,7 +395,15 @@ class Session:
         if cut_off:
             await asyncio.sleep(CUT_OFF_S)
         async with self.turn(lane):
+            await self._restore()
             await self._target.remove(client, queue)
+
+    async def _restore(self) -> None:
+        """Ends what this run does to the broker; after a clean schedule there is nothing."""
+        for switch in (self.target.storage, self.target.broker):
+            if switch.off:
+                with contextlib.suppress(CouldNotJudge):  # the run ends with an error as it is
+                    await switch.turn_on()
 
     async def _recorded(
         self, lane: int, number: int, names: Names, client: BrokerClient, transport: FaultTransport
@@ -398,6 +456,22 @@ class Session:
             if late_ms > STALL_MS:
                 for recorder, now_us in self.playing.values():
                     recorder.add(history.Note(now_us(), f"stalled {late_ms}"))
+
+
+def end_with_program() -> None:
+    """Makes SIGTERM end the program as Ctrl-C does, so that no broker stays behind it, and no storage stopped.
+
+    Where nobody else handles the signal, and in the main thread only, since signals are handled there. A shell script
+    starts what it puts into the background with Ctrl-C ignored; then nothing at all would end the program.
+    """
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _interrupt)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)
 
 
 async def uninterrupted(work: Awaitable[object]) -> None:

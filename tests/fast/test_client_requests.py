@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import httpx
@@ -156,6 +157,24 @@ async def test_extend() -> None:
 async def test_delete() -> None:
     request = await sent_by(lambda client: client.delete_queue("a/b"))
     assert (request.method, request.url.raw_path) == ("DELETE", b"/api/v1/resources/queues/a%2Fb")
+
+
+async def test_seek_to_the_end() -> None:
+    request = await sent_by(lambda client: client.seek("a/b", "g", to_end=True))
+    assert (request.method, request.url.raw_path) == ("POST", b"/api/v1/consumer-groups/g/queues/a%2Fb/seek")
+    assert json.loads(request.content) == {"toEnd": True}
+
+
+async def test_seek_of_one_partition_to_a_time() -> None:
+    request = await sent_by(lambda client: client.seek("q", "g", partition="p/1", timestamp="1970-01-01T00:00:00Z"))
+    assert request.url.raw_path == b"/api/v1/consumer-groups/g/queues/q/partitions/p%2F1/seek"
+    assert json.loads(request.content) == {"timestamp": "1970-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize("target", [{}, {"to_end": True, "timestamp": "1970-01-01T00:00:00Z"}])
+async def test_a_seek_to_nowhere_or_two_places_is_not_sent(target: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a seek goes to the end or to a time"):
+        await sent_by(lambda client: client.seek("q", "g", **target))
 
 
 async def test_configure() -> None:

@@ -21,6 +21,7 @@ from strategies.schedule import (
     Pop,
     Push,
     Request,
+    StorageOutage,
     flatten,
     request_of,
 )
@@ -105,6 +106,20 @@ def test_what_the_target_cannot_do_is_not_drawn() -> None:
     text = b"\n".join(to_json(schedule) for schedule in drawn(schedules(features=able), count=400))
     left_out = (*BROKER_FAULTS, "parallel", "lose-answer")
     assert not any(f'"type":"{kind}"'.encode() in text for kind in left_out)
+
+
+def test_where_few_schedules_disturb_a_broker_each_of_them_does() -> None:
+    able = Features(kinds=KINDS - BROKER_FAULTS | {"storage-outage"}, short_waits=True, broker_faults_percent=10)
+    found = drawn(schedules(features=able), count=400)
+    disturbing = sum(any(isinstance(leaf, StorageOutage) for leaf in flatten(one.steps)) for one in found)
+    assert 0.05 < disturbing / len(found) < 0.15
+
+
+def test_somebody_pushes_during_most_outages(anything: list[Schedule]) -> None:
+    lanes = [step.lanes for schedule in anything for step in schedule.steps if isinstance(step, Parallel)]
+    outages = [one for one in lanes if any(isinstance(leaf, StorageOutage) for lane in one for leaf in lane)]
+    assert sum(any(isinstance(leaf, Push) for lane in one for leaf in lane) for one in outages) >= 0.6 * len(outages)
+    assert outages
 
 
 def test_features_may_be_asked_for_at_each_draw() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from contract.history import AckResult, ExtendCall, PushResult
+from contract.history import AckResult, DoneResult, ExtendCall, PushResult, SeekCall
 from contract.history_builder import HistoryBuilder
 from contract.judge import judge
 from contract.verdicts import Verdict
@@ -803,4 +803,543 @@ def one_lease_id_for_two_groups() -> HistoryBuilder:
     h.extend("G", "L", 5)
     h.audit()
     h.drain({("G", "p"): ["m1"], ("H", "p"): ["m1"]})
+    return h
+
+
+# Seeks ------------------------------------------------------------------------------------------------------------
+
+
+def completed_then(h: HistoryBuilder) -> HistoryBuilder:
+    """G has read and completed m1 and m2."""
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    h.ack("G", ["m1", "m2"], lease=lease)
+    return h
+
+
+@legal
+def everything_again_after_a_seek() -> HistoryBuilder:
+    """A seek to the oldest message undoes what was completed."""
+    h = completed_then(HistoryBuilder())
+    h.seek("G")
+    h.pop("G", "p", ["m1", "m2"])
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2"]})
+    return h
+
+
+@legal
+def late_unleased_ack_that_acts_after_a_seek() -> HistoryBuilder:
+    """An ack without a lease is not fenced: where its answer is lost, it may move the cursor again after the seek."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m1", "m2"])
+    h.begin_ack("G", ["m2"], lease=None).lost()
+    h.seek("G")
+    h.pop("G", "p", [])
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def late_unleased_ack_that_acts_before_a_seek() -> HistoryBuilder:
+    """The same ack may have acted before the seek, or never."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m1", "m2"])
+    h.begin_ack("G", ["m2"], lease=None).lost()
+    h.seek("G")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    h.ack("G", ["m1", "m2"], lease=lease)
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def late_auto_ack_pop_that_acts_after_a_seek() -> HistoryBuilder:
+    """An autoAck pop whose answer is lost may take its batch after the seek as well."""
+    h = completed_then(HistoryBuilder())
+    h.begin_pop("G", "p", batch=1, auto_ack=True).lost()
+    h.seek("G")
+    lease = h.pop("G", "p", ["m2"])
+    h.ack("G", ["m2"], lease=lease)
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def a_seek_that_was_not_answered_and_did_not_act() -> HistoryBuilder:
+    """A seek without an answer may not have moved anything."""
+    h = completed_then(HistoryBuilder())
+    h.begin_seek("G").lost()
+    h.pop("G", "p", [])
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def a_seek_that_was_not_answered_and_acts_late() -> HistoryBuilder:
+    """A seek without an answer may act at any time: between two pops that find nothing and the drain, say."""
+    h = completed_then(HistoryBuilder())
+    h.begin_seek("G").lost()
+    h.pop("G", "p", [])
+    h.push("p", "m3")
+    lease = h.pop("G", "p", ["m3"])
+    h.ack("G", ["m3"], lease=lease)
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2", "m3"]})
+    return h
+
+
+@legal
+def a_pop_beside_a_seek_takes_the_old_place() -> HistoryBuilder:
+    """A pop that overlaps a seek may have acted before it, and the seek then ends its lease."""
+    h = completed_then(HistoryBuilder())
+    h.push("p", "m3")
+    seek = h.begin_seek("G")
+    h.pop("G", "p", ["m3"])
+    seek.ok(DoneResult())
+    h.pop("G", "p", ["m1", "m2", "m3"], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2", "m3"]})
+    return h
+
+
+@legal
+def a_pop_beside_a_seek_takes_the_new_place() -> HistoryBuilder:
+    """A pop that overlaps a seek may have acted after it, and then its lease lives."""
+    h = completed_then(HistoryBuilder())
+    seek = h.begin_seek("G")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    seek.ok(DoneResult())
+    h.pop("G", "p", [], worker=1)
+    h.ack("G", ["m1", "m2"], lease=lease)
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def an_empty_pop_beside_a_seek() -> HistoryBuilder:
+    """A pop that overlaps a seek may have acted before it and found nothing."""
+    h = completed_then(HistoryBuilder())
+    seek = h.begin_seek("G")
+    h.pop("G", "p", [])
+    seek.ok(DoneResult())
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2"]})
+    return h
+
+
+@legal
+def an_ack_beside_a_seek_that_acted_first() -> HistoryBuilder:
+    """An ack that overlaps a seek is undone where it acted before it."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    seek = h.begin_seek("G")
+    h.ack("G", ["m1", "m2"], lease=lease)
+    seek.ok(DoneResult())
+    h.pop("G", "p", ["m1", "m2"])
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2"]})
+    return h
+
+
+@legal
+def a_push_beside_a_seek_to_the_end_is_out() -> HistoryBuilder:
+    """A push that overlaps a seek to the end may have been stored before it."""
+    h = completed_then(HistoryBuilder())
+    seek = h.begin_seek("G", to_end=True)
+    h.push("p", "m3")
+    seek.ok(DoneResult())
+    h.pop("G", "p", [])
+    h.audit()
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def a_push_beside_a_seek_to_the_end_is_in() -> HistoryBuilder:
+    """A push that overlaps a seek to the end may have been stored after it."""
+    h = completed_then(HistoryBuilder())
+    seek = h.begin_seek("G", to_end=True)
+    h.push("p", "m3")
+    seek.ok(DoneResult())
+    h.pop("G", "p", ["m3"])
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def a_seek_to_the_end_skips_what_was_never_given() -> HistoryBuilder:
+    """A seek to the end passes what the group has not completed, and what it was handed."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m1"], batch=1)
+    h.seek("G", "p", to_end=True)
+    h.push("p", "m3")
+    h.pop("G", "p", ["m3"], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def a_seek_of_a_group_that_never_popped_is_its_start() -> HistoryBuilder:
+    """The contract does not say that the first pop decides anew: the seek may have been the start."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.seek("G")
+    h.pop("G", "p", ["m1"], mode="new")
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def a_seek_of_a_group_that_never_popped_is_forgotten() -> HistoryBuilder:
+    """Nor that it does not: there may be no cursor that the seek could move."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.seek("G")
+    h.pop("G", "p", [], mode="new")
+    h.push("p", "m2")
+    h.pop("G", "p", ["m2"], mode="new")
+    h.audit()
+    return h
+
+
+@legal
+def a_seek_to_the_end_of_a_group_that_never_popped_is_its_start() -> HistoryBuilder:
+    """Then what is pushed before its first pop, and after the seek, comes also to a `new` group."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.seek("G", to_end=True)
+    h.push("p", "m2")
+    h.pop("G", "p", ["m2"], mode="new")
+    h.audit()
+    return h
+
+
+@legal
+def a_seek_of_one_partition_decides_the_start_in_another() -> HistoryBuilder:
+    """A group that never popped may be there from its seek on, and read other partitions from their first message."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.push("r", "m2")
+    h.seek("G", "p", to_end=True)
+    h.pop("G", "r", ["m2"], mode="new")
+    h.audit()
+    return h
+
+
+@legal
+def an_attempt_counter_starts_anew_or_goes_on_after_a_seek() -> HistoryBuilder:
+    """A seek clears the retry state; whether deliveries are counted on is not said."""
+    h = HistoryBuilder()
+    h.attempt = 1
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"])
+    h.seek("G")
+    h.pop("G", "p", ["m1"])
+    h.attempt = 3
+    h.seek("G")
+    h.pop("G", "p", ["m1"])
+    return h
+
+
+@legal
+def a_failure_after_a_seek_is_the_first_again() -> HistoryBuilder:
+    """A seek clears the count of failures, so the fourth one may come back."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    for number in range(5):
+        lease = h.pop("G", "p", ["m1"])
+        h.ack("G", ["m1"], lease=lease, statuses="failed")
+        if number == 2:
+            h.seek("G")
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def a_lease_id_used_again_after_a_late_seek() -> HistoryBuilder:
+    """That an answer called a lease released says nothing about a later lease that has the same id."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.begin_seek("G").lost()
+    h.ack("G", ["m1"], lease=lease, released=True)
+    h.pop("G", "p", ["m1"], lease=lease)
+    h.pop("G", "p", [])
+    h.audit()
+    return h
+
+
+@legal
+def a_seek_to_a_time_in_between() -> HistoryBuilder:
+    """Where in the log a time lies is not known here, so the group may go on anywhere, and twice."""
+    h = completed_then(HistoryBuilder())
+    request = SeekCall("q", "G", "p", timestamp="2026-01-01T00:00:00Z")
+    h.begin("admin", request).ok(DoneResult())
+    h.pop("G", "p", ["m2"], lease_s=1)
+    h.advance(1001)
+    h.pop("G", "p", ["m2"])
+    h.audit()
+    h.drain({("G", "p"): ["m2"]})
+    return h
+
+
+@legal
+def a_group_reads_on_after_a_seek() -> HistoryBuilder:
+    """Only the first run after a seek starts where it put the group; another group's seek to a time moves nothing."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m1", "m2"])
+    h.pop("H", "p", ["m1"], batch=1)
+    h.seek("G")
+    h.seek("H", "p", to_end=True)
+    lease = h.pop("G", "p", ["m1"], batch=1)
+    h.ack("G", ["m1"], lease=lease)
+    h.pop("G", "p", ["m2"], batch=1)
+    h.audit()
+    return h
+
+
+def test_a_broker_without_a_seek_is_not_judged_by_its_rules() -> None:
+    history = completed_then(HistoryBuilder()).history()
+    header = msgspec.structs.replace(history.header, capabilities={"seek": False})
+    judgement = judge(msgspec.structs.replace(history, header=header))
+    verdicts = {v.rule: (v.verdict, v.reason) for v in judgement.rules if v.rule.startswith("cursor/")}
+    assert set(verdicts.values()) == {(Verdict.SKIP, "the broker has no seek")}
+
+
+@legal
+def empty_answers_while_the_storage_is_away() -> HistoryBuilder:
+    """A broker without its storage may answer "nothing there" without looking."""
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.advance(500)
+    h.pop("G", "p", [])
+    h.pop("G", None, [])
+    h.advance(3000)
+    h.fault("storage-start")
+    h.advance(1000)
+    h.pop("G", None, [])
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def parked_pop_that_lives_through_an_outage() -> HistoryBuilder:
+    """It may have lost what would have woken it."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    parked = h.begin_pop("G", None, wait_ms=30_000)
+    h.outage(1000)
+    h.push("p", "m2")
+    h.advance(29_000)
+    parked.messages([])
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2"]})
+    return h
+
+
+@legal
+def first_pop_without_the_storage_decides_nothing() -> HistoryBuilder:
+    """A `new` group starts at its first pop that reached the storage: what was pushed before that one is out."""
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.pop("G", None, [], mode="new")
+    h.fault("storage-start")
+    h.advance(5000)
+    h.push("p", "m2")
+    h.pop("G", None, [], mode="new")
+    h.advance(5000)
+    h.push("p", "m3")
+    h.pop("G", None, ["m3"], mode="new")
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def first_pop_without_the_storage_decides_after_all() -> HistoryBuilder:
+    """Nobody knows whether it reached the storage."""
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.pop("G", None, [], mode="new")
+    h.fault("storage-start")
+    h.advance(5000)
+    h.push("p", "m2")
+    h.pop("G", None, ["m2"], mode="new")
+    h.audit()
+    h.drain({("G", "p"): ["m2"]})
+    return h
+
+
+@legal
+def ack_denied_while_the_storage_is_away() -> HistoryBuilder:
+    """Whatever the answer says: the commit may have been lost with the storage, or not."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"], lease_s=60)
+    h.fault("storage-stop")
+    h.ack("G", ["m1"], lease=lease, success=False)
+    h.ack("G", ["m2"], lease=lease, success=False)
+    h.fault("storage-start")
+    h.audit()
+    h.drain({("G", "p"): ["m2"]})
+    return h
+
+
+@legal
+def extension_denied_while_the_storage_is_away() -> HistoryBuilder:
+    """The lease may have been extended all the same: its partition may stay taken."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"], lease_s=2)
+    h.fault("storage-stop")
+    h.extend("G", lease, 30, success=False)
+    h.advance(1000)
+    h.fault("storage-start")
+    h.advance(10_000)
+    h.pop("G", "p", [], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def lease_that_does_not_survive_an_outage() -> HistoryBuilder:
+    """Leases may survive the end of what keeps them, or not."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"], lease_s=60)
+    h.outage(1000)
+    h.pop("G", "p", ["m1"], lease_s=60, worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def spooled_message_gets_another_id() -> HistoryBuilder:
+    """What was answered `buffered` is stored once, later, and known by its transactionId."""
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.push("p", "m2", statuses=["buffered"])
+    h.push("p", "m3", statuses=["buffered"], transaction_ids=["t3"])
+    h.fault("storage-start")
+    h.push("p", "m4")
+    second, third = h.unspool("m2 stored", "m2"), h.unspool("m3 stored", "m3")
+    h.advance(11_000)
+    lease = h.pop("G", "p", ["m1", "m4", second, third])
+    h.ack("G", [second], lease=lease)
+    h.audit()
+    h.drain({("G", "p"): [third]})
+    return h
+
+
+@legal
+def spooled_message_that_is_not_stored_yet() -> HistoryBuilder:
+    """The spool takes its time once the storage is back, and begins anew when the broker is disturbed again."""
+    h = HistoryBuilder(profile="2.x")
+    h.fault("storage-stop")
+    h.push("p", "m1", statuses=["buffered"])
+    h.fault("storage-start")
+    h.advance(9000)
+    h.kill()
+    h.advance(9000)
+    h.note("stalled 300")
+    h.advance(9000)
+    h.fault("pause")
+    h.advance(60_000)
+    h.fault("resume")
+    h.advance(9000)
+    h.phase("drain")
+    h.pop("G", "p", [])
+    h.phase_end("drain")
+    return h
+
+
+@legal
+def spooled_message_of_a_storage_that_never_comes_back() -> HistoryBuilder:
+    """It is stored when the storage is back."""
+    h = HistoryBuilder(profile="2.x")
+    h.fault("storage-stop")
+    h.push("p", "m1", statuses=["buffered"])
+    h.drain({("G", "p"): []})
+    return h
+
+
+@legal
+def spooled_message_that_turns_out_to_be_a_duplicate() -> HistoryBuilder:
+    """It was spooled before anybody could know."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1", transaction_ids=["t"])
+    h.fault("storage-stop")
+    h.push("p", "m2", transaction_ids=["t"], statuses=["buffered"])
+    h.fault("storage-start")
+    h.advance(20_000)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def outage_in_the_middle_of_a_drain() -> HistoryBuilder:
+    """What the drain then did not bring may still be there."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    h.phase("drain")
+    h.fault("storage-stop")
+    h.pop("G", "p", [])
+    h.fault("storage-start")
+    h.phase_end("drain")
+    return h
+
+
+@legal
+def pop_without_an_answer_that_acts_after_an_outage() -> HistoryBuilder:
+    """A pop that was sent to a broker without its storage may wait for it, and take a lease when it is back."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.advance(1000)
+    h.begin_pop("G", "p", lease_s=10).lost()
+    h.advance(20_000)
+    h.fault("storage-start")
+    h.advance(5000)
+    h.pop("G", "p", [], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def push_that_failed_with_the_storage_and_is_delivered() -> HistoryBuilder:
+    """The commit may have been the last thing that the storage did."""
+    h = HistoryBuilder(profile="2.x")
+    opened = h.begin_push("p", "m1")
+    h.fault("storage-stop")
+    opened.ok(h.push_result(["m1"], ["failed"]))
+    h.fault("storage-start")
+    h.stored["m1 after all"] = h.stored["m1"]
+    h.place("p", "m1 after all")
+    h.advance(5000)
+    h.audit()
+    h.drain({("G", "p"): ["m1 after all"]})
     return h

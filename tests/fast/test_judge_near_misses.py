@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from contract.history import ExtendCall, ExtendResult
+from contract.history import AckResult, ExtendCall, ExtendResult, Return
 from contract.history_builder import HistoryBuilder, Stored
 from contract.judge import headline, judge
 from contract.rules import RULES
@@ -914,4 +914,281 @@ def an_extension_renews_one_of_two_partitions(bad: bool) -> HistoryBuilder:
     opened = h.begin_pop("G", None, partitions=2)
     opened.messages(["m1", "m2"], lease="L1")
     h.begin("G/0", ExtendCall("q", "G", "L1", 5)).ok(ExtendResult(True, 1 if bad else 2))
+    return h
+
+
+@near_miss("cursor/seek-replays")
+def a_pop_after_a_seek_starts_in_the_middle(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    h.ack("G", ["m1"], lease=lease)
+    h.seek("G")
+    h.pop("G", "p", ["m2"] if bad else ["m1", "m2"])
+    h.audit()
+    return h
+
+
+@near_miss("cursor/seek-replays")
+def a_pop_after_a_seek_is_held_back_by_the_old_lease(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"], lease_s=30)
+    h.seek("G")
+    h.pop("G", "p", [] if bad else ["m1"], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@near_miss("cursor/seek-replays")
+def a_seek_back_shows_nothing_in_the_drain(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease)
+    h.seek("G", "p")
+    h.audit()
+    h.drain({("G", "p"): [] if bad else ["m1"]})
+    return h
+
+
+@near_miss("cursor/seek-replays")
+def a_late_ack_under_a_lease_that_a_seek_ended(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.seek("G")
+    h.ack("G", ["m1"], lease=lease, success=False)
+    h.audit()
+    h.drain({("G", "p"): [] if bad else ["m1"]})
+    return h
+
+
+@near_miss("cursor/seek-to-end-skips")
+def a_message_from_before_a_seek_to_the_end(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.push("p", "m2")
+    h.pop("G", "p", ["m1"], batch=1, lease_s=1)
+    h.advance(1001)
+    h.seek("G", to_end=True)
+    h.push("p", "m3")
+    h.pop("G", "p", ["m2", "m3"] if bad else ["m3"])
+    h.audit()
+    return h
+
+
+@near_miss("cursor/seek-only-this-group")
+def another_group_goes_to_the_end(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m1", "m2"])
+    h.seek("G", to_end=True)
+    h.push("p", "m3")
+    h.pop("H", "p", ["m3"] if bad else ["m1", "m2", "m3"])
+    h.audit()
+    return h
+
+
+@near_miss("cursor/seek-only-this-group")
+def another_group_is_put_back(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    for group in ("G", "H"):
+        lease = h.pop(group, "p", ["m1", "m2"])
+        h.ack(group, ["m1", "m2"], lease=lease)
+    h.seek("G")
+    h.push("p", "m3")
+    h.pop("H", "p", ["m1", "m2", "m3"] if bad else ["m3"])
+    h.audit()
+    return h
+
+
+@near_miss("cursor/seek-only-this-group")
+def another_group_hides_a_message_in_the_drain(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"])
+    h.seek("G", to_end=True)
+    h.audit()
+    h.drain({("H", "p"): [] if bad else ["m1"]})
+    return h
+
+
+@near_miss("lease/exclusive")
+def a_seek_of_another_group_ends_a_lease(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.pop("H", "p", ["m1"])
+    h.pop("G", "p", ["m1"])
+    h.pop("G", "p", [], worker=1)
+    h.seek("H" if bad else "G")
+    h.pop("G", "p", ["m1"], worker=1)
+    return h
+
+
+@near_miss("ack/stale-lease-refused")
+def an_ack_under_a_lease_that_a_seek_ended(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.seek("G")
+    h.ack("G", ["m1"], lease=lease, success=bad)
+    return h
+
+
+@near_miss("delivery/not-after-ack")
+def a_completed_message_comes_again_after_a_seek_and_an_ack(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.seek("G")
+    lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease)
+    h.pop("G", "p", ["m1"] if bad else [])
+    h.push("p", "m2")
+    h.advance(2001)
+    h.pop("G", "p", ["m2"])
+    return h
+
+
+@near_miss("push/stored-is-delivered")
+def a_queued_message_does_not_survive_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.push("p", "m2")
+    h.outage(500)
+    h.audit({"p": ["m1"]} if bad else None)
+    h.drain({("G", "p"): ["m1"] if bad else ["m1", "m2"]})
+    return h
+
+
+@near_miss("delivery/not-after-ack")
+def an_answered_ack_does_not_survive_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"], lease_s=60)
+    h.fault("storage-stop")
+    h.ack("G", ["m1"], lease=lease)
+    h.advance(500)
+    h.fault("storage-start")
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2"] if bad else ["m2"]})
+    return h
+
+
+@near_miss("push/stored-is-delivered")
+def an_empty_answer_long_after_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.outage(500)
+    h.advance(2001 if bad else 1999)
+    h.pop("G", "p", [])
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@near_miss("push/stored-is-delivered")
+def a_spooled_message_never_comes(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.push("p", "m2", statuses=["buffered"])
+    h.fault("storage-start")
+    h.advance(10_000 if bad else 9_900)
+    h.note("a moment before the audit")
+    h.advance(1)
+    h.phase("audit")
+    h.pop("audit", "p", ["m1"], auto_ack=True, lease_s=None, batch=1000)
+    h.pop("audit", "p", [], auto_ack=True, lease_s=None, batch=1000)
+    h.phase_end("audit")
+    return h
+
+
+@near_miss("lease/redelivered-after-expiry")
+def a_lease_keeps_its_partition_after_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    h.pop("G", "p", ["m1"], lease_s=2)
+    h.outage(500)
+    h.advance(5000)
+    h.pop("G", "p", [] if bad else ["m1"], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@near_miss("ack/answer-matches-effect")
+def a_good_ack_is_refused_before_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    h.ack("G", ["m1"], lease=lease)
+    h.advance(1)
+    opened = h.begin_ack("G", ["m2"], lease=lease)
+    if not bad:
+        h.fault("storage-stop")
+    opened.ok(AckResult((False,), ("invalid or expired lease",), (None,), (None,), (None,)))
+    h.advance(1)
+    if bad:
+        h.fault("storage-stop")
+    h.fault("storage-start")
+    return h
+
+
+@near_miss("lease/extend-extends-all")
+def an_extension_is_refused_before_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"], lease_s=30)
+    h.extend("G", lease, 30)
+    h.advance(1)
+    opened = h.begin("G/0", ExtendCall("q", "G", lease, 30))
+    if not bad:
+        h.fault("storage-stop")
+    opened.ok(ExtendResult(False, 0))
+    h.advance(1)
+    if bad:
+        h.fault("storage-stop")
+    h.fault("storage-start")
+    return h
+
+
+@near_miss("group/start-position")
+def a_new_group_starts_before_what_came_after_an_outage(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1")
+    h.fault("storage-stop")
+    h.pop("G", None, [], mode="new")
+    h.fault("storage-start")
+    h.advance(5000)
+    h.pop("G", None, [], mode="new")
+    h.advance(5000)
+    h.push("p", "m2")
+    h.push("p", "m3")
+    h.pop("G", None, ["m3"] if bad else ["m2"], mode="new", batch=1)
+    h.audit()
+    return h
+
+
+@near_miss("push/refused-is-not-delivered")
+def an_item_that_failed_before_an_outage_is_delivered(bad: bool) -> HistoryBuilder:
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1", "m2", statuses=["queued", "failed"])
+    h.advance(1)
+    if not bad:
+        h.events.pop()
+        h.fault("storage-stop")
+        h.advance(1)
+        h.events.append(Return(1, h.now_us, "ok", 201, result=h.push_result(["m1", "m2"], ["queued", "failed"])))
+        h.fault("storage-start")
+    else:
+        h.outage(1)
+    h.advance(5000)
+    h.push("p", "m4", statuses=["failed"])
+    h.stored["m2 after all"] = h.stored["m2"]
+    h.place("p", "m2 after all")
+    h.audit()
+    h.drain({("G", "p"): h.order["p"]})
     return h

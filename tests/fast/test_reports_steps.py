@@ -40,6 +40,7 @@ from strategies.schedule import (
     RestartBroker,
     Schedule,
     StorageFault,
+    StorageOutage,
     Storm,
 )
 
@@ -141,6 +142,7 @@ def test_acks(ack, words):
         (RestartBroker(200), "restart broker, down 200 ms"),
         (PauseBroker(300), "pause broker 300 ms"),
         (StorageFault(2), "fail 2 storage writes"),
+        (StorageOutage(700), "storage away 700 ms"),
         (Storm(kill_at=50), "storm of 200 pushes by 2 over 1 partitions, 1 consumers of G, kill at 50 %"),
     ],
 )

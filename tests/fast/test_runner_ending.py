@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from client import AckedItem, AckItem, Call, Message, Outcome, PopAnswer, PushedItem, PushItem
 from contract import history
 from contract.profile import REFERENCE, SIMULATED, Profile
-from contract.runner import Summary, World, run_schedule
+from contract.runner import BrokerControl, NoControl, Summary, World, run_schedule
 from contract.targets.virtual_time import VirtualLoop, run
 from strategies import schedule as s
 
@@ -72,7 +73,12 @@ def scripted(*answers: Call[Any], group: str = "A") -> Answer:
 
 
 def play(
-    client: Client, *steps: s.Step, partitions: int = 1, idle: bool = True, profile: Profile = SIMULATED
+    client: Client,
+    *steps: s.Step,
+    partitions: int = 1,
+    idle: bool = True,
+    profile: Profile = SIMULATED,
+    control: Callable[[VirtualLoop], BrokerControl] = lambda _: NoControl(),
 ) -> tuple[history.History, Summary]:
     schedule = s.Schedule(tuple(steps), partitions, (s.Group("A", "all"),))
     recorder = history.Recorder(history.Header(1, "0", "scripted", "simulated", {}, ("q",)))
@@ -89,6 +95,7 @@ def play(
             now_us=lambda: loop.now_us,
             idle=quiet,
             profile=profile,
+            control=control(loop),
         )
         return await run_schedule(world, schedule, recorder)
 
@@ -150,6 +157,34 @@ def test_heal_does_not_wait_for_an_auto_ack() -> None:
 def test_heal_does_not_wait_for_a_refused_pop() -> None:
     played, _ = play(Client(scripted(Call(Outcome.REFUSED, 400, "bad"))), s.Pop(1, lease_s=7))
     assert phase_end(played, "heal").at_us == SETTLED_US
+
+
+class BackSince(NoControl):
+    """A broker whose storage came back after so many seconds."""
+
+    def __init__(self, loop: VirtualLoop, since_s: float) -> None:
+        self._loop = loop
+        self._since_s = since_s
+
+    @property
+    def storage_back_for_s(self) -> float:
+        return max(0.0, self._loop.now_us / 1_000_000 - self._since_s)
+
+
+SPOOLING = msgspec.structs.replace(SIMULATED, spool_s=10.0)
+
+
+@pytest.mark.parametrize(("status", "audit_s"), [("buffered", 15.1), ("queued", 0.501)])
+def test_heal_waits_until_what_was_spooled_is_stored(status: str, audit_s: float) -> None:
+    client = Client(scripted(), pushes=[pushed("m1", status=status)])
+    played, _ = play(client, s.Push((s.Item(),)), profile=SPOOLING, control=lambda loop: BackSince(loop, 5.0))
+    assert phase(played, "audit").at_us == round(audit_s * 1_000_000)
+
+
+def test_heal_does_not_wait_where_nobody_stopped_the_storage() -> None:
+    client = Client(scripted(), pushes=[pushed("m1", status="buffered")])
+    played, _ = play(client, s.Push((s.Item(),)), profile=SPOOLING)
+    assert phase(played, "audit").at_us == 501_000
 
 
 def test_heal_says_when_calls_are_still_in_flight() -> None:

@@ -62,6 +62,10 @@ class ScriptedClient:
         self.sent.append(("configure", dict(options)))
         return Call(OK, 200, "", Done())
 
+    async def seek(self, queue: str, group: str, *, extensions: Mapping[str, Any], **asked: Any) -> Call[Any]:
+        self.sent.append(("seek", (group, asked)))
+        return Call(OK, 200, "", Done())
+
     def only(self, *kinds: str) -> list[Any]:
         return [asked for kind, asked in self.sent if kind in kinds]
 
@@ -354,6 +358,15 @@ def test_configure_sends_the_named_options_only() -> None:
     client = ScriptedClient()
     play(client, s.Configure(lease_time_s=3, dead_letter_queue=False))
     assert client.only("configure") == [{"leaseTime": 3, "deadLetterQueue": False}]
+
+
+def test_seek_names_its_group_and_partition() -> None:
+    client = ScriptedClient()
+    play(client, s.Seek(group=0, partition=0), s.Seek(to_end=True))
+    (group, back), (_, end) = client.only("seek")
+    assert group
+    assert (back["partition"], back["to_end"], back["timestamp"]) == ("p0", False, "1970-01-01T00:00:00Z")
+    assert (end["partition"], end["to_end"], end["timestamp"]) == (None, True, None)
 
 
 def test_advance_lets_time_pass() -> None:

@@ -24,6 +24,7 @@ from strategies.schedule import (
     Pop,
     Push,
     Schedule,
+    StorageOutage,
     flatten,
     request_of,
     to_json,
@@ -240,6 +241,12 @@ def test_nothing_is_tried_after_the_deadline() -> None:
 
     shrink(Schedule(steps=tuple(push() for _ in range(20))), fails, deadline_s=3, now_s=lambda: next(times))
     assert calls == 2
+
+
+def test_an_outage_becomes_a_short_one_and_goes_where_it_does_not_matter() -> None:
+    outage = Parallel(((StorageOutage(5000),), (Advance(100), push(), push())))
+    assert shrink(Schedule((push(), outage)), has(StorageOutage)).steps == (StorageOutage(0),)
+    assert shrink(Schedule((outage, push())), has(Push)).steps == (push(),)
 
 
 def test_guesses_are_tried_first() -> None:

@@ -323,6 +323,16 @@ def test_a_value_out_of_range_is_a_usage_error(tmp_path: Path, option: str) -> N
     assert (ran.code, option.split("=")[0] in ran.text) == (4, True)
 
 
+def test_a_command_without_its_other_half_is_exit_code_2(tmp_path: Path) -> None:
+    ran = run_pytest(tmp_path, workload("order"), f"--broker-url={NOBODY}", "--storage-stop-cmd=x")
+    assert (ran.code, "--storage-stop-cmd 'x' needs --storage-start-cmd beside it" in ran.text) == (2, True), ran.text
+
+
+def test_commands_for_a_broker_that_is_not_out_there_are_exit_code_2(tmp_path: Path) -> None:
+    ran = run_pytest(tmp_path, workload("order"), "--storage-stop-cmd=x", "--storage-start-cmd=y")
+    assert (ran.code, "is for a broker of --broker-url or --broker-cmd" in ran.text) == (2, True), ran.text
+
+
 def test_the_option_for_seeded_defects_is_not_in_the_help(tmp_path: Path) -> None:
     text = run_pytest(tmp_path, "--help").text
     assert ("--broker-url" in text, "--broker-engine" in text) == (True, False)

@@ -35,6 +35,7 @@ from contract.history import (
     PushResult,
     Result,
     Return,
+    SeekCall,
     parse,
     to_lines,
 )
@@ -394,6 +395,21 @@ def pop_made_auto_ack(events: Events, random: Random) -> None:
 @mutation
 def extension_changed(events: Events, random: Random) -> None:
     _re_send(events, _sent(events, random, ExtendCall), seconds=random.choice([1, 2, 3, 5, 10]))
+
+
+@mutation
+def seek_changed(events: Events, random: Random) -> None:
+    """A seek went the other way, or was one of another group."""
+    place = _sent(events, random, SeekCall)
+    event = events[place]
+    assert isinstance(event, Invoke)
+    assert isinstance(event.request, SeekCall)
+    if random.random() < 0.5:
+        back = event.request.to_end
+        _re_send(events, place, to_end=not back, timestamp="1970-01-01T00:00:00Z" if back else None)
+    else:
+        groups = sorted({e.request.group for e in events if isinstance(e, Invoke) and isinstance(e.request, PopCall)})
+        _re_send(events, place, group=random.choice(groups or ["other"]))
 
 
 @mutation

@@ -38,6 +38,7 @@ from contract.history import (
     PushResult,
     Result,
     Return,
+    SeekCall,
 )
 
 PARTITIONS = ("p", "r")
@@ -247,7 +248,7 @@ class Playground:
                 self.events.append(EffectEnd(call.number, self.now_us))
 
     def _send(self) -> None:
-        self.random.choice([self._push, self._pop, self._pop, self._ack, self._ack, self._extend])()
+        self.random.choice([self._push, self._pop, self._pop, self._ack, self._ack, self._extend, self._seek])()
 
     def _configure(self) -> None:
         options: dict[str, int | bool | str] = {"leaseTime": self.random.choice([1, 2, PUSHED_LEASE_S])}
@@ -269,6 +270,28 @@ class Playground:
         self.calls += 1
         self.events.append(Invoke(self.calls, self.now_us, "w0", request, str(self.calls)))
         self.events.append(Return(self.calls, self.now_us, "refused", why="connection refused"))
+
+    def _seek(self) -> None:
+        """A group goes to the oldest message or to the end; one that never popped may start by it, or not."""
+        group = self.random.choice(GROUPS)
+        partition = self.random.choice([None, None, *PARTITIONS])
+        to_end = self._chance(0.4)
+        moves_anyway, registers_anyway = self._chance(0.5), self._chance(0.5)
+
+        def seek() -> bool:
+            there = not group or group in self.registered
+            for name, log in self.logs.items():
+                if partition in (None, name) and (there or (group, name) in self.readers or moves_anyway) and log:
+                    reader = self._reader(group, name)
+                    reader.cursor, reader.lease, reader.failures = len(log) if to_end else 0, None, 0
+                    if self._chance(0.5):
+                        reader.batch = None
+            if group and registers_anyway:
+                self.registered[group] = "yes"
+            return True
+
+        timestamp = None if to_end else "1970-01-01T00:00:00Z"
+        self._begin(SeekCall("q", group, partition, to_end, timestamp), [seek], DoneResult)
 
     # The end ------------------------------------------------------------------------------------------------------
 
@@ -669,12 +692,11 @@ class Playground:
             if spends and reader.failures >= self.retry_limit and words[stop] == "failed":
                 filed.add(stop)
                 reader.cursor, reader.failures = stop + 1, 0
-                gone = stop + 1 >= lease.last or self._chance(0.5)
             else:
                 if spends and reader.failures < self.retry_limit:
                     reader.failures += 1
                 reader.cursor = self.random.choice([reached, stop])
-                gone = True
+            gone = True
         if gone:
             reader.lease = None
         return filed, idle, gone

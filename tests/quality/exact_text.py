@@ -21,6 +21,7 @@ from contract.history import (
     PushResult,
     Result,
     Return,
+    SeekCall,
 )
 
 
@@ -68,6 +69,9 @@ class _Names:
             return f"extend {self.lease(request.lease_id)} by {request.seconds} s"
         if isinstance(request, ConfigureCall):
             return "configure " + ", ".join(f"{name} {value}" for name, value in request.options.items())
+        if isinstance(request, SeekCall):
+            where = self.partition(request.partition) if request.partition is not None else "any"
+            return f"seek {self.group(request.group)} {where} to the {'end' if request.to_end else 'start'}"
         assert isinstance(request, DeleteQueueCall)
         return "delete the queue"
 

@@ -7,6 +7,13 @@
 `--leash` is for tests: however the process that started this one dies, the pipe between them closes, and both
 servers are ended and their data removed.
 
+With `--control SOCKET` the running program takes orders, and with one more word this program gives them:
+
+    ... --control SOCKET storage-crash     PostgreSQL breaks off: SIGQUIT, which writes nothing any more
+    ... --control SOCKET storage-kill      PostgreSQL and all of its processes get SIGKILL
+    ... --control SOCKET storage-start     PostgreSQL starts again on the same data; returns when it takes connections
+    ... --control SOCKET queen PORT DATA   becomes one more Queen, on that PostgreSQL and a database of its own
+
 What is there already is used: QUEEN_BIN is a `queen` program; PG_HOST (with PG_PORT, PG_USER, PG_PASSWORD,
 PG_DATABASE) is a PostgreSQL whose database is empty. Nothing here is imported by the suite; only the standard
 library is needed.
@@ -30,7 +37,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -169,12 +176,16 @@ def run_installer(command: list[str], environment: Mapping[str, str], *, limit_s
 
 
 @contextlib.contextmanager
-def queen_server() -> Iterator[str]:
-    """Starts PostgreSQL and Queen and gives the URL; ends both and removes their data. Raises `Unavailable`."""
-    program, postgres = find_queen(), find_postgres()
+def queen_server() -> Iterator[tuple[str, Postgres | None]]:
+    """Starts PostgreSQL and Queen; ends both and removes their data.
+
+    Gives the URL, and PostgreSQL where it is ours. Raises `Unavailable`.
+    """
+    program, programs = find_queen(), find_postgres()
     with scratch_folder() as folder, contextlib.ExitStack() as stack:
-        database = given_database() if postgres is None else stack.enter_context(own_database(postgres, folder))
-        yield stack.enter_context(own_queen(program, database, folder))
+        postgres = None if programs is None else stack.enter_context(own_postgres(programs, folder))
+        database = given_database() if postgres is None else postgres.database
+        yield stack.enter_context(own_queen(program, database, folder)), postgres
 
 
 @contextlib.contextmanager
@@ -201,7 +212,7 @@ def given_database() -> Database:
 
 
 @contextlib.contextmanager
-def own_database(programs: Path, folder: Path) -> Iterator[Database]:
+def own_postgres(programs: Path, folder: Path) -> Iterator[Postgres]:
     """A PostgreSQL on a free port of 127.0.0.1, with one empty database and fsync as it comes (on)."""
     user = server_user()
     home = folder / "postgres"
@@ -211,36 +222,93 @@ def own_database(programs: Path, folder: Path) -> Iterator[Database]:
     if user is not None:
         for path in (home, home / "password"):
             shutil.chown(path, user.pw_name, user.pw_gid)
-    data = home / "data"
     run_tool(
-        [str(programs / "initdb"), "-D", str(data), "-U", "queen", "-A", "scram-sha-256"]
+        [str(programs / "initdb"), "-D", str(home / "data"), "-U", "queen", "-A", "scram-sha-256"]
         + ["--pwfile", str(home / "password"), "-E", "UTF8", "--no-locale"],
         user,
         home,
     )
     for last in tries():
-        port = free_port()
-        command = [str(programs / "postgres"), "-D", str(data), "-p", str(port), "-k", str(home)]
-        command += ["-c", "listen_addresses=127.0.0.1"]
-        # SIGINT is PostgreSQL's fast shutdown: open connections are broken, data is flushed.
-        with process(command, log=folder / "postgres.log", cwd=home, stop=signal.SIGINT, user=user) as server:
-            database = Database("127.0.0.1", port, "queen", password, "queen")
-            if not wait_until(partial(make_database, programs, database, user, home), server):
-                if last:
-                    raise Unavailable(f"PostgreSQL did not start: {tail(folder / 'postgres.log')}")
-                continue
-            yield database
+        postgres = Postgres(programs, Database("127.0.0.1", free_port(), "queen", password, "postgres"), user, home)
+        try:
+            if postgres.start():
+                postgres.database = postgres.own("queen")
+                yield postgres
+                return
+            if last:
+                raise Unavailable(f"PostgreSQL did not start: {tail(postgres.log)}")
+        finally:
+            postgres.end()
+
+
+class Postgres:
+    """One PostgreSQL server that can be broken off and started again on the same data."""
+
+    def __init__(self, programs: Path, database: Database, user: pwd.struct_passwd | None, home: Path) -> None:
+        self.database = database
+        self.log = home.parent / "postgres.log"
+        self._programs, self._user, self._home = programs, user, home
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> bool:
+        """Starts it and waits until it takes connections; False when it does not come to that."""
+        if self._server is None:
+            command = [str(self._programs / "postgres"), "-D", str(self._home / "data"), "-k", str(self._home)]
+            command += ["-p", str(self.database.port), "-c", "listen_addresses=127.0.0.1"]
+            command += ["-c", "max_connections=200"]  # two brokers
+            self._server = spawn(command, log=self.log, cwd=self._home, user=self._user)
+        return wait_until(self._takes_connections, self._server)
+
+    def own(self, name: str) -> Database:
+        """The database of that name, made where it is new. Raises `Unavailable`."""
+        database = replace(self.database, name=name)
+        created = "SELECT 1 FROM pg_database WHERE datname = '" + name + "'"
+        if not self._asked(created):
+            address = ["-h", database.host, "-p", str(database.port), "-U", database.user]
+            environment = {"PGPASSWORD": database.password}
+            run_tool(
+                [str(self._programs / "createdb"), *address, name], self._user, self._home, environment=environment
+            )
+        return database
+
+    def crash(self) -> None:
+        """PostgreSQL's immediate shutdown: no checkpoint, nothing is written any more, recovery at the next start."""
+        self._end(signal.SIGQUIT)
+
+    def kill(self) -> None:
+        """SIGKILL for the server and every process that it started; those lead sessions of their own."""
+        server = self._server
+        if server is None:
             return
+        children = [int(pid) for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()]
+        self._end(signal.SIGKILL)
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        end = time.monotonic() + STOP_S
+        while time.monotonic() < end and any(map(alive, children)):
+            time.sleep(0.01)
 
+    def end(self) -> None:
+        """SIGINT, PostgreSQL's fast shutdown: open connections are broken, data is flushed."""
+        self._end(signal.SIGINT)
 
-def make_database(programs: Path, database: Database, user: pwd.struct_passwd | None, home: Path) -> bool:
-    """Creates the empty database; False while the server is not ready."""
-    command = [str(programs / "createdb"), "-h", database.host, "-p", str(database.port), "-U", database.user]
-    try:
-        run_tool([*command, database.name], user, home, environment={"PGPASSWORD": database.password})
-    except Unavailable:
-        return False
-    return True
+    def _end(self, number: signal.Signals) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            end_process(server, number)
+
+    def _takes_connections(self) -> bool:
+        return self._asked("SELECT 1") == "1"
+
+    def _asked(self, query: str) -> str:
+        """One value; "" where there is none, or the server does not answer."""
+        database = self.database
+        command = [str(self._programs / "psql"), "-h", database.host, "-p", str(database.port), "-U", database.user]
+        command += ["-d", "postgres", "-AXtc", query]
+        environment = os.environ | {"PGPASSWORD": database.password, "PGCONNECT_TIMEOUT": "5"}
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        return done.stdout.strip()
 
 
 @contextlib.contextmanager
@@ -250,17 +318,7 @@ def own_queen(program: Path, database: Database, folder: Path) -> Iterator[str]:
     home.mkdir()
     for last in tries():
         port = free_port()
-        environment = os.environ | {
-            "PG_HOST": database.host,
-            "PG_PORT": str(database.port),
-            "PG_USER": database.user,
-            "PG_PASSWORD": database.password,
-            "PG_DATABASE": database.name,
-            "PORT": str(port),
-            "QUEEN_BIND_ADDR": "127.0.0.1",
-            "DB_POOL_SIZE": "40",  # its default of 160 exceeds PostgreSQL's 100 connections
-            "FILE_BUFFER_DIR": str(home / "buffers"),  # its default is one folder for the whole machine
-        }
+        environment = os.environ | queen_settings(database, port, home)
         log = folder / "queen.log"
         with process([str(program)], log=log, cwd=home, stop=signal.SIGTERM, environment=environment) as server:
             url = f"http://127.0.0.1:{port}"
@@ -270,6 +328,21 @@ def own_queen(program: Path, database: Database, folder: Path) -> Iterator[str]:
                 continue
             yield url
             return
+
+
+def queen_settings(database: Database, port: int, home: Path) -> dict[str, str]:
+    """The environment of a broker that keeps its files in `home`."""
+    return {
+        "PG_HOST": database.host,
+        "PG_PORT": str(database.port),
+        "PG_USER": database.user,
+        "PG_PASSWORD": database.password,
+        "PG_DATABASE": database.name,
+        "PORT": str(port),
+        "QUEEN_BIND_ADDR": "127.0.0.1",
+        "DB_POOL_SIZE": "40",  # its default of 160 exceeds the connections of PostgreSQL
+        "FILE_BUFFER_DIR": str(home / "buffers"),  # its default is one folder for the whole machine
+    }
 
 
 def healthy(url: str) -> bool:
@@ -302,11 +375,26 @@ def process(
     cwd: Path,
     stop: signal.Signals,
     environment: Mapping[str, str] | None = None,
-    user: pwd.struct_passwd | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a server in a session of its own, so that Ctrl-C reaches us first, and ends it by its id."""
+    """Runs a server, and ends it by its id."""
+    server = spawn(command, log=log, cwd=cwd, environment=environment)
+    try:
+        yield server
+    finally:
+        end_process(server, stop)
+
+
+def spawn(
+    command: list[str],
+    *,
+    log: Path,
+    cwd: Path,
+    environment: Mapping[str, str] | None = None,
+    user: pwd.struct_passwd | None = None,
+) -> subprocess.Popen[bytes]:
+    """Starts a server in a session of its own, so that Ctrl-C reaches us first."""
     with log.open("ab") as output:
-        server = subprocess.Popen(
+        return subprocess.Popen(
             command,
             cwd=cwd,
             env=environment,
@@ -318,15 +406,25 @@ def process(
             group=None if user is None else user.pw_gid,
             extra_groups=None if user is None else [],
         )
+
+
+def end_process(server: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Sends a signal and waits for the end, which SIGKILL brings about where the signal does not."""
+    server.send_signal(number)
     try:
-        yield server
-    finally:
-        server.send_signal(stop)
-        try:
-            server.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait(STOP_S)
+        server.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait(STOP_S)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
 
 
 def run_tool(
@@ -380,6 +478,79 @@ def say(text: str) -> None:
     print(f"queen lane: {text}", file=sys.stderr, flush=True)
 
 
+# Orders -----------------------------------------------------------------------------------------------------------
+
+
+ORDERS = ("storage-crash", "storage-kill", "storage-start", "queen")
+ORDER_S = 60.0
+
+
+def serve(postgres: Postgres | None, control: socket.socket | None, *, leash: bool) -> None:
+    """Obeys orders until the leash ends."""
+    inputs = [*([sys.stdin] if leash else []), *([control] if control is not None else [])]
+    while True:
+        ready, _, _ = select.select(inputs, [], [])
+        if sys.stdin in ready:
+            return
+        assert control is not None
+        connection, _ = control.accept()
+        with connection:
+            connection.settimeout(ORDER_S)
+            with contextlib.suppress(OSError):
+                connection.sendall(json.dumps(obey(postgres, connection.recv(1000).decode())).encode())
+
+
+def obey(postgres: Postgres | None, order: str) -> dict[str, object]:
+    """What came of an order: "error" where it could not be done, the settings of a database for a broker."""
+    if postgres is None:
+        return {"error": "PG_HOST names the PostgreSQL, which is not ours to stop"}
+    try:
+        if order == "storage-crash":
+            postgres.crash()
+        elif order == "storage-kill":
+            postgres.kill()
+        elif order == "storage-start":
+            if not postgres.start():
+                return {"error": f"PostgreSQL did not start: {tail(postgres.log)}"}
+        else:
+            return asdict(postgres.own("second"))
+    except (Unavailable, OSError, subprocess.SubprocessError) as error:
+        return {"error": str(error)}
+    return {}
+
+
+def give(place: Path, order: list[str]) -> int:
+    """Gives an order to the running program; 0 where it was done."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ORDER_S)
+        connection.connect(str(place))
+        connection.sendall(order[0].encode())
+        answer = json.loads(connection.makefile().read())
+    if "error" in answer:
+        say(answer["error"])
+        return 1
+    if order[0] == "queen":
+        port, home = int(order[1]), Path(order[2])
+        program = str(find_queen())
+        os.execve(program, [program], os.environ | queen_settings(Database(**answer), port, home))
+    return 0
+
+
+@contextlib.contextmanager
+def listening(place: Path | None) -> Iterator[socket.socket | None]:
+    """A socket for orders at a place in the file system."""
+    if place is None:
+        yield None
+        return
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(place))
+        try:
+            control.listen()
+            yield control
+        finally:
+            place.unlink(missing_ok=True)
+
+
 # Command ----------------------------------------------------------------------------------------------------------
 
 
@@ -398,7 +569,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Starts PostgreSQL and Queen 1.3.0 for the tests.")
     parser.add_argument("--install", action="store_true", help="install what is missing and start nothing")
     parser.add_argument("--leash", action="store_true", help="stop when standard input ends")
+    parser.add_argument("--control", type=Path, metavar="SOCKET", help="take orders here, or give one")
+    parser.add_argument("order", nargs="*", metavar="ORDER", help=", ".join(ORDERS))
     options = parser.parse_args()
+    if options.order:
+        if options.control is None or options.order[0] not in ORDERS:
+            parser.error(f"give --control SOCKET and one of {', '.join(ORDERS)}")
+        return give(options.control, options.order)
     for number in STOP_SIGNALS:
         signal.signal(number, stop_on_signal)
     try:
@@ -406,10 +583,9 @@ def main() -> int:
             install()
             print(find_queen())
             return 0
-        with queen_server() as url:
+        with queen_server() as (url, postgres), listening(options.control) as control:
             print(url, flush=True)
-            inputs = [sys.stdin] if options.leash else []
-            select.select(inputs, [], [])
+            serve(postgres, control, leash=options.leash)
     except Unavailable as error:
         say(str(error))
         return 3

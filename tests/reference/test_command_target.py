@@ -164,15 +164,19 @@ def test_a_signal_leaves_no_broker_behind(tmp_path: Path, end: signal.Signals, i
         while not list(tmp_path.glob("broker-contract-*/data/lock")) and time.monotonic() < give_up_s:
             time.sleep(0.05)
         time.sleep(0.5)
-        broker = brokers_with(f"{tmp_path}/broker-contract-")
-        assert len(broker) == 1
+        while not brokers_with(f"{tmp_path}/broker-contract-") and time.monotonic() < give_up_s:
+            time.sleep(0.05)  # the run may just have killed it
+        assert brokers_with(f"{tmp_path}/broker-contract-")
         child.send_signal(end)
         _, complaint = child.communicate(timeout=20)
+        left = brokers_with(f"{tmp_path}/broker-contract-")
     finally:
         child.kill()
         child.communicate()
+        for broker in brokers_with(f"{tmp_path}/broker-contract-"):
+            os.kill(broker, signal.SIGKILL)
     assert b"Traceback" not in complaint
-    assert not is_running(broker[0])
+    assert left == []
     assert list(tmp_path.glob("broker-contract-*")) == []
 
 
@@ -294,7 +298,7 @@ def test_a_storm_finds_a_message_that_is_stored_behind_the_cursor() -> None:
     target = Command(f"{REFERENCE_COMMAND} --engine defects.pushes:LostBehindTheCursor")
     storm = s.Storm(operations=800, pushers=3, consumers=2, batch=100)
     try:
-        give_up_s = time.monotonic() + 25
+        give_up_s = time.monotonic() + 60  # mostly found in a few seconds; a loaded machine races less
         failed: tuple[str, ...] = ()
         while not failed and time.monotonic() < give_up_s:
             failed = judge(target.play(s.Schedule((storm,), 1, GROUPS)), target.profile).failed

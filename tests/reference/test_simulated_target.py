@@ -14,6 +14,7 @@ import pytest
 
 from contract import history
 from contract.history import EffectEnd, Fault, Invoke, Note, PhaseEnd, PopResult, PushResult, Return
+from contract.judge import judge
 from contract.payloads import PAYLOADS
 from contract.targets import Simulated
 from reference_broker import Engine
@@ -284,7 +285,42 @@ def test_an_item_whose_effect_is_open_has_an_effect_end() -> None:
     assert [end.acted for end in ends(played, "2")] == [None]
 
 
-@pytest.mark.parametrize("fault", ["kill-broker", "restart-broker", "pause-broker", "storage-fault", "lose-answer"])
+def test_nothing_is_answered_for_certain_while_the_storage_is_away() -> None:
+    outage = s.Parallel(((s.StorageOutage(1000),), (s.Advance(100), PUSH, s.Pop(1), s.Ack(0), s.Extend(0))))
+    played = play(PUSH, s.Pop(0), outage, PUSH)
+    assert [returned(played, f"3.2.{step}").status for step in (2, 3, 4, 5)] == [201, 500, 200, 500]
+    assert returned(played, "3.2.2").result.unknown_items == {0}
+    assert returned(played, "3.2.4").result.unknown_items == {0}
+    assert audited(played) == ['{"n":1}', '{"n":3}']
+    assert judge(played).failed == ()
+
+
+def test_a_parked_pop_may_time_out_in_the_middle_of_an_outage() -> None:
+    outage = s.Parallel(((s.Advance(1), s.StorageOutage(999)), (s.Pop(1, wait_ms=500),), (s.Pop(2, wait_ms=2000),)))
+    played = play(outage)
+    assert (returned(played, "1.2.1").status, returned(played, "1.3.1").status) == (204, 204)
+    assert judge(played).failed == ()
+
+
+def test_an_outage_goes_on_through_a_kill_of_the_broker() -> None:
+    played = play(s.Parallel(((s.StorageOutage(1000),), (s.Advance(100), s.KillBroker(), PUSH))))
+    assert [(fault.what, fault.at_us) for fault in of(played, Fault)] == [
+        ("storage-stop", 0),
+        ("kill", 100_000),
+        ("storage-start", 1_000_000),
+        ("start", 1_000_000),
+    ]
+
+
+def test_a_second_outage_meanwhile_is_noted() -> None:
+    played = play(s.Parallel(((s.StorageOutage(1000),), (s.Advance(100), s.StorageOutage(10)))))
+    assert [note.text for note in of(played, Note)] == ["no-op: the storage is away"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["kill-broker", "restart-broker", "pause-broker", "storage-fault", "storage-outage", "lose-answer"],
+)
 def test_every_fault_happens_here(fault: str) -> None:
     assert Simulated().can(fault)
 

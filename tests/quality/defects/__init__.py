@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from defects import acks, deliveries, groups, leases, orders, pushes
+from defects import acks, cursors, deliveries, groups, leases, orders, pushes
 from reference_broker import Engine
 
 
@@ -82,6 +82,9 @@ _ALL = (
     Defect("auto-ack-not-committed", deliveries.AutoAckNotCommitted, ("delivery/auto-ack-once",)),
     Defect("cursor-back-on-restart", deliveries.CursorBackOnRestart, ("delivery/not-after-ack",)),
     Defect("dead-letter-also-redelivered", deliveries.DeadLetterAlsoRedelivered, ("delivery/not-after-ack",)),
+    Defect(
+        "starved-partition", deliveries.StarvedPartition, ("push/stored-is-delivered", "lease/redelivered-after-expiry")
+    ),
     Defect("attempt-resets", deliveries.AttemptResets, ("delivery/attempt-counter",)),
     Defect("ack-result-missing", acks.OneResultTooFew, ("ack/one-result-per-item",)),
     Defect("prefix-not-completed", acks.PrefixNotCompleted, ("ack/completes-prefix",)),
@@ -89,6 +92,12 @@ _ALL = (
     Defect("mixed-batch-takes-maximum", acks.MixedBatchTakesMaximum, ("ack/mixed-batch-stops-at-lowest",)),
     Defect("retry-spends-the-budget", acks.RetrySpendsTheBudget, ("ack/retry-is-free",)),
     Defect("budget-never-spent", acks.BudgetNeverSpent, ("ack/budget-spent-once",)),
+    Defect("exhausted-vanishes", acks.ExhaustedVanishes, ("ack/budget-spent-once",)),
+    Defect(
+        "dead-letter-blocks",
+        acks.DeadLetterBlocks,
+        ("push/stored-is-delivered", "lease/redelivered-after-expiry"),
+    ),
     Defect("budget-spent-per-item", acks.BudgetSpentPerItem, ("ack/budget-spent-once",)),
     Defect(
         "expiry-spends-retries",
@@ -105,6 +114,10 @@ _ALL = (
     Defect("released-flag-lies", acks.ReleasedFlagLies, ("ack/answer-matches-effect",)),
     Defect("sibling-dlq-flag", acks.SiblingDlqFlag, ("ack/answer-matches-effect",)),
     Defect("refused-ack-acts", acks.RefusedAckActs, ("ack/answer-matches-effect",)),
+    Defect("seek-without-effect", cursors.SeekWithoutEffect, ("cursor/seek-replays",)),
+    Defect("seek-keeps-lease", cursors.SeekKeepsLease, ("cursor/seek-replays",)),
+    Defect("seek-to-end-ignored", cursors.SeekToEndIgnored, ("cursor/seek-to-end-skips",)),
+    Defect("seek-moves-every-group", cursors.SeekMovesEveryGroup, ("cursor/seek-only-this-group",)),
 )
 
 DEFECTS: dict[str, Defect] = {defect.id: defect for defect in _ALL}

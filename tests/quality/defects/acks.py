@@ -160,3 +160,20 @@ class OneResultTooFew(Engine):
         """Cuts the answer."""
         answers = await super().settle(group, items)
         return answers[:-1] if len(answers) > 1 else answers
+
+
+class ExhaustedVanishes(Engine):
+    """A message whose retries are spent is dropped instead of filed (seen in a port of Queen)."""
+
+    def files_dead_letters(self, options: QueueOptions) -> bool:
+        """Never."""
+        return False
+
+
+class DeadLetterBlocks(Engine):
+    """After a dead letter the partition stays leased (seen in Pub/Sub)."""
+
+    def apply_plan(self, lane: Lane, options: QueueOptions, plan: AckPlan, now_ms: int) -> None:
+        """Keeps the lease where something was filed."""
+        plan.release = plan.release and not plan.filed
+        super().apply_plan(lane, options, plan, now_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from reference_broker import Engine
-from reference_broker.model import AckPlan, Choice, Lane, Message, Pop, QueueOptions
+from reference_broker.model import AckPlan, Choice, Lane, Message, Pop, Queue, QueueOptions
 
 
 class Canary(Engine):
@@ -67,3 +67,14 @@ class PartitionsIgnored(Engine):
     def choose(self, pop: Pop, now_ms: int) -> Choice:
         """Asks without a cap."""
         return super().choose(msgspec.structs.replace(pop, partitions=0), now_ms)
+
+
+class StarvedPartition(Engine):
+    """Wildcard pops pick the same partition for ever, also while it has nothing (seen in Queen 0.11)."""
+
+    def candidate_partitions(self, pop: Pop, queue: Queue) -> list[Lane]:
+        """Only the partition that came to exist first."""
+        lanes = super().candidate_partitions(pop, queue)
+        found = self.storage.execute("SELECT min(id) FROM partitions WHERE queue_id = ?", (queue.id,))
+        (oldest,) = found.fetchone()
+        return [lane for lane in lanes if pop.partition is not None or lane.partition_id == oldest]

@@ -1,0 +1,47 @@
+"""Ctrl-C that is never lost.
+
+Python raises KeyboardInterrupt at whatever it executes next. Where that is a callback of the garbage collector or a
+finalizer, nobody can catch it: it is printed as "ignored", and the program runs on. Both are frequent here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+AGAIN_S = 0.05
+"""So soon after it got lost is the signal sent again, by when another place is executed."""
+
+
+@contextlib.contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """While this is entered, a KeyboardInterrupt that nobody could catch is raised once more, until somebody can."""
+    before = sys.unraisablehook
+    sys.unraisablehook = _kept_by(before)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _kept_by(otherwise: Callable[[Any], Any]) -> Callable[[Any], None]:
+    def hook(lost: Any) -> None:
+        if lost.exc_type is not KeyboardInterrupt:
+            otherwise(lost)
+            return
+        again = threading.Timer(AGAIN_S, _interrupt_main_thread)
+        again.daemon = True  # a program that ends meanwhile needs it no more
+        again.start()
+
+    return hook
+
+
+def _interrupt_main_thread() -> None:
+    """Sent to that very thread, so that it ends a sleep."""
+    main = threading.main_thread().ident
+    if main is not None:
+        signal.pthread_kill(main, signal.SIGINT)
