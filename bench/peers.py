@@ -11,10 +11,11 @@
 4. fast-check: the same in JavaScript (fast_check/); skipped where there is no node, or no npm to install it with.
 
 The two peers know the same rules, as many as a careful engineer would write first; they neither kill the broker nor
-send two requests at once. Every tool must find nothing in the correct broker first. A hunt ends with the first failure,
-of whatever kind, and what the tool makes of it, or after `--budget` seconds; the peers get six more to make it small.
-Starting processes and installing is not measured. A schedule of this suite ends with waiting and reading everything
-again, which is no step of it; a storm of several hundred requests is one step.
+fail its storage, seek nowhere, and send no two requests at once. Every tool must find nothing in the correct broker
+first. A hunt ends with the first failure, of whatever kind, and what the tool makes of it, or after `--budget` seconds;
+the peers get six more to make it small. All of it takes seven to nine minutes. Starting processes and installing is not
+measured. A schedule of this suite ends with waiting and reading everything again, which is no step of it; a storm of
+several hundred requests is one step.
 
 Figures are medians. "cut off": hunts whose time to make a failure small was used up. "alone": found by the first of the
 two tools only, and by the second only. Exit code 1 where a tool accused the correct broker.
