@@ -249,18 +249,29 @@ class Run:
         """Plays one schedule and judges it."""
         return self._judged(schedule, self.target.play(schedule, seed=self.seed, path=self.path(self.played + 1)))
 
-    def play_many(self, schedules: Sequence[Schedule]) -> Iterator[Found]:
-        """Plays schedules, side by side where the target can, until the run is over. Nothing happens until asked."""
+    def play_many(self, schedules: Sequence[Schedule], stop: Callable[[Found], bool]) -> Iterator[Found]:
+        """Plays schedules, side by side where the target can, until the run is over. Nothing happens until asked.
+
+        Histories are judged as they come. After one for which `stop` says so, what is under way is played to its end
+        and everything is handed over, before the next schedule begins.
+        """
         lanes = lanes_of(self.target)
         size = lanes * PLAYS_PER_LANE if lanes > 1 else 1
-        first = 0
-        while first < len(schedules) and not self.over:
-            batch = schedules[first : first + self.left(size)]
-            first += len(batch)
+        left = list(schedules)
+        while left and not self.over:
+            batch = left[: self.left(size)]
             paths = [self.path(self.played + number) for number in range(1, len(batch) + 1)]
-            histories = self.target.play_many(batch, seed=self.seed, paths=paths)
-            found = [self._judged(schedule, history) for schedule, history in zip(batch, histories, strict=True)]
-            yield from found
+            found: dict[int, Found] = {}
+
+            def judged(
+                number: int, history: History, batch: list[Schedule] = batch, to: dict[int, Found] = found
+            ) -> bool:
+                to[number] = self._judged(batch[number], history)
+                return stop(to[number]) or self.over
+
+            self.target.play_many(batch, seed=self.seed, paths=paths, seen=judged)
+            left = left[len(found) :]
+            yield from (found[number] for number in sorted(found))
 
     def path(self, name: int | str) -> Path | None:
         """Where a history is written; None where none is kept."""
@@ -333,18 +344,21 @@ class _Explorer:
             features = features_of(self._run.target)
             if "storm" in features.kinds:
                 self._draw(storms(features=features), seed, self._run.left(STORMS), keep)
-                if not before:  # apart at first: races show in seconds, and best where nothing else is done
-                    self.play_all(batch)
-                    batch.clear()
-            self._draw(strategy, seed, self._run.left(lanes * PLAYS_PER_LANE) - len(batch), keep)
-            self.play_all(batch)
+            races, batch[:] = list(batch), []
+            self._draw(strategy, seed, self._run.left(lanes * PLAYS_PER_LANE) - len(races), keep)
+            if before:
+                self.play_all(races + batch)
+            else:  # at first what shows at once; then the races, which show best where nothing else is done
+                for part in (batch[:lanes], races, batch[lanes:]):
+                    if not self.over:
+                        self.play_all(part)
         if self._error is not None:
             raise self._error
         self._fruitless = 0 if self._run.played > before else self._fruitless + 1
 
     def play_all(self, schedules: Sequence[Schedule]) -> None:
         """Plays schedules and looks at their histories, until what was found is enough."""
-        for found in self._run.play_many(schedules):
+        for found in self._run.play_many(schedules, stop=self._is_new):
             self._look(found)
             if self._done:
                 break
@@ -389,9 +403,13 @@ class _Explorer:
             return 0.0
         return float(len(found.judgement.situations))
 
+    def _is_new(self, found: Found) -> bool:
+        """Whether it violates a rule that was not found before."""
+        return headline(without_rules(found.judgement, self._aside)) is not None
+
     def _look(self, found: Found) -> None:
         self._report("exploring")
-        if headline(without_rules(found.judgement, self._aside)) is None:
+        if not self._is_new(found):
             return
         self._report("shrinking")
         failure = investigate(

@@ -183,6 +183,10 @@ class Violated(Exception):
         self.found = found
 
 
+def _is_violated(found: Found) -> bool:
+    return bool(found.judgement.failed)
+
+
 class Unjudged(Exception):
     """A workload came to no verdict. The message says why, and what to do."""
 
@@ -252,7 +256,7 @@ class Probe:
         """Plays what was noted. Raises `Violated`, and what went wrong meanwhile."""
         if self._error is not None:
             raise self._error
-        for found in self._run.play_many(self._noted[: self.plan.most()]):
+        for found in self._run.play_many(self._noted[: self.plan.most()], stop=_is_violated):
             if found.judgement.failed:
                 raise Violated(found)
         rules = self._run.exploration().rules

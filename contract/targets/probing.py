@@ -11,6 +11,7 @@ from contract.errors import CouldNotJudge
 
 SMALLEST_LEASE_S = 1
 HEALTH_LIMIT_S = 10.0
+WAIT_MS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +47,19 @@ async def abilities_of(client: BrokerClient, queue: str, asked: Asked) -> dict[s
     if pushed.value is None or pushed.value[0].status != "queued":
         word = pushed.why if pushed.value is None else f"status {pushed.value[0].status!r}"
         raise CouldNotJudge(_no_use("a first push", pushed, word, asked))
-    popped = await client.pop(queue, batch=1, lease_s=SMALLEST_LEASE_S, wait_ms=2000)
-    if popped.value is None or not popped.value.messages:
-        word = popped.why if popped.value is None else "no message within 2 s"
+    for group in ("", f"{queue}-group"):  # where one of them starts is for the rules to judge
+        mode = "all" if group else None
+        popped = await client.pop(queue, group=group, batch=1, lease_s=SMALLEST_LEASE_S, wait_ms=WAIT_MS, mode=mode)
+        if popped.value is None:
+            raise CouldNotJudge(_no_use("a first pop", popped, popped.why, asked))
+        if popped.value.messages:
+            break
+    else:
+        word = f"no message within {WAIT_MS / 1000:g} s, with a group and without"
         raise CouldNotJudge(_no_use("a first pop", popped, word, asked))
     message = popped.value.messages[0]
     lease_id = message.lease_id or popped.value.lease_id or None
-    await client.ack(AckItem(message.transaction_id, message.partition_id, "completed", lease_id))
+    await client.ack(AckItem(message.transaction_id, message.partition_id, "completed", lease_id), group=group)
     sought = await client.seek(queue, QUEUE_MODE, to_end=True)
     return {
         "offset": pushed.value[0].offset is not None or message.offset is not None,

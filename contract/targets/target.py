@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, get_args
 
@@ -20,6 +20,10 @@ REQUEST_FAULTS = _tags(Faulty)
 
 BROKER_FAULTS = _tags(BrokerFault)
 """Tags of what can be done to a broker only where it can be reached other than by its clients."""
+
+
+Seen = Callable[[int, History], bool]
+"""Takes the number of a schedule, counted from 0, and its history; says whether that is enough."""
 
 
 def deterministic(target: Target) -> bool:
@@ -53,6 +57,15 @@ class Target(Protocol):
         """Plays one schedule. The history is also written to `path`, line by line."""
 
     def play_many(
-        self, schedules: Sequence[Schedule], *, seed: int = 0, paths: Sequence[Path | None] | None = None
+        self,
+        schedules: Sequence[Schedule],
+        *,
+        seed: int = 0,
+        paths: Sequence[Path | None] | None = None,
+        seen: Seen | None = None,
     ) -> list[History]:
-        """Plays many schedules, side by side where that saves time. Histories come in the order of the schedules."""
+        """Plays many schedules, side by side where that saves time. Histories come in the order of the schedules.
+
+        `seen` is handed each history when it is done, one at a time, perhaps in another thread. Once it says True, no
+        further schedule is begun, and those that were not begun have no history: they are the last ones.
+        """

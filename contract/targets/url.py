@@ -28,7 +28,7 @@ from contract.runner import World, run_schedule
 from contract.targets.control import Control
 from contract.targets.faults import FaultTransport
 from contract.targets.probing import SMALLEST_LEASE_S, Asked, abilities_of, version_of
-from contract.targets.target import REQUEST_FAULTS
+from contract.targets.target import REQUEST_FAULTS, Seen
 from contract.targets.turns import Turns
 from contract.version import suite_version
 from strategies.schedule import Schedule
@@ -168,9 +168,14 @@ class Url:
         return self.play_many([schedule], seed=seed, paths=[path])[0]
 
     def play_many(
-        self, schedules: Sequence[Schedule], *, seed: int = 0, paths: Sequence[Path | None] | None = None
+        self,
+        schedules: Sequence[Schedule],
+        *,
+        seed: int = 0,
+        paths: Sequence[Path | None] | None = None,
+        seen: Seen | None = None,
     ) -> list[history.History]:
-        """Plays schedules side by side. Histories come in the order of the schedules.
+        """Plays schedules side by side; see `Target.play_many`. `seen` runs in another thread.
 
         Own queues are deleted also after an error and after Ctrl-C; what could not be deleted is in `left_behind`.
         Raises `CouldNotJudge` when the broker stops answering for good; what was recorded is on disk.
@@ -181,7 +186,7 @@ class Url:
             raise ValueError(f"{len(places)} paths for {len(schedules)} schedules")
         if not schedules:
             return []
-        return asyncio.run(self.session(probed, list(schedules), places, seed).play())
+        return asyncio.run(self.session(probed, list(schedules), places, seed).play(seen))
 
     def session(self, probed: Probed, schedules: list[Schedule], paths: list[Path | None], seed: int) -> Session:
         """One `play_many`. Not from a running event loop."""
@@ -282,6 +287,8 @@ class Session:
         self._seed = seed
         self._histories: dict[int, history.History] = {}
         self._todo = iter(range(len(schedules)))
+        self._seen: Seen | None = None
+        self._one_at_a_time = asyncio.Lock()
         self.playing: dict[int, tuple[history.Recorder, Callable[[], int]]] = {}
         """The recorder and the clock of each lane that plays something."""
         self._gone = ""
@@ -337,8 +344,9 @@ class Session:
 
     # Playing
 
-    async def play(self) -> list[history.History]:
-        """Plays everything. Raises `CouldNotJudge` when the broker is gone."""
+    async def play(self, seen: Seen | None = None) -> list[history.History]:
+        """Plays everything, or until `seen` says that it is enough. Raises `CouldNotJudge` when the broker is gone."""
+        self._seen = seen
         lanes = min(self._target.lanes, len(self._schedules))
         watcher = asyncio.create_task(self._watch(), name="watcher")
         tasks = [asyncio.create_task(self._lane(lane), name=f"lane {lane}") for lane in range(lanes)]
@@ -353,7 +361,7 @@ class Session:
             await uninterrupted(asyncio.gather(*tasks, watcher, return_exceptions=True))
         if self._gone:
             raise CouldNotJudge(self._why_gone())
-        return [self._histories[number] for number in range(len(self._schedules))]
+        return [self._histories[number] for number in sorted(self._histories)]
 
     def _why_gone(self) -> str:
         kept = sum(path is not None for path in self._paths)
@@ -385,8 +393,17 @@ class Session:
         try:
             await self._recorded(lane, number, names, client, transport)
             clean = True
+            await self._hand_on(number)
         finally:
             await uninterrupted(self._clean_up(lane, names.queue, client, transport, cut_off=not clean))
+
+    async def _hand_on(self, number: int) -> None:
+        """Shows a history to who looks at them, in a thread, so that the other lanes keep their time."""
+        if self._seen is None:
+            return
+        async with self._one_at_a_time:
+            if await asyncio.to_thread(self._seen, number, self._histories[number]):
+                self._todo = iter(())
 
     async def _clean_up(
         self, lane: int, queue: str, client: BrokerClient, transport: FaultTransport, *, cut_off: bool

@@ -18,6 +18,7 @@ from contract.runner import BrokerControl, World, run_schedule
 from contract.targets import virtual_time
 from contract.targets.faults import FaultTransport
 from contract.targets.in_process import DirectASGI, LeanClient
+from contract.targets.target import Seen
 from contract.version import suite_version
 from strategies.schedule import Schedule
 
@@ -90,11 +91,21 @@ class VirtualTarget(abc.ABC):
             return recorder.history()
 
     def play_many(
-        self, schedules: Sequence[Schedule], *, seed: int = 0, paths: Sequence[Path | None] | None = None
+        self,
+        schedules: Sequence[Schedule],
+        *,
+        seed: int = 0,
+        paths: Sequence[Path | None] | None = None,
+        seen: Seen | None = None,
     ) -> list[history.History]:
-        """Plays schedules one after the other, each on a fresh broker with the same seed."""
+        """Plays schedules one after the other, each on a fresh broker with the same seed; see `Target.play_many`."""
         places = paths if paths is not None else [None] * len(schedules)
-        return [self.play(schedule, seed=seed, path=path) for schedule, path in zip(schedules, places, strict=True)]
+        played: list[history.History] = []
+        for number, (schedule, path) in enumerate(zip(schedules, places, strict=True)):
+            played.append(self.play(schedule, seed=seed, path=path))
+            if seen is not None and seen(number, played[-1]):
+                break
+        return played
 
     def patience_s(self) -> float:
         """Seconds of real time that the clock waits before it jumps; see `virtual_time.run`."""

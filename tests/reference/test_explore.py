@@ -15,7 +15,7 @@ from contract.history import History
 from contract.judge import judge
 from contract.profile import Profile
 from contract.situations import SITUATIONS, situations
-from contract.targets import Simulated
+from contract.targets import Seen, Simulated
 from contract.verdicts import Verdict
 from reference_broker import Engine
 from strategies.schedule import (
@@ -74,10 +74,15 @@ class Lanes(Simulated):
         self.batches: list[int] = []
 
     def play_many(
-        self, schedules: Sequence[Schedule], *, seed: int = 0, paths: Sequence[Path | None] | None = None
+        self,
+        schedules: Sequence[Schedule],
+        *,
+        seed: int = 0,
+        paths: Sequence[Path | None] | None = None,
+        seen: Seen | None = None,
     ) -> list[History]:
         self.batches.append(len(schedules))
-        return super().play_many(schedules, seed=seed, paths=paths)
+        return super().play_many(schedules, seed=seed, paths=paths, seen=seen)
 
 
 class Sometimes(Simulated):
@@ -286,7 +291,7 @@ def test_a_replay_on_a_correct_broker_sees_nothing() -> None:
 def test_a_target_with_lanes_gets_many_schedules_at_once() -> None:
     target = Lanes()
     explore(target, seed=1, schedules=19)
-    assert target.batches == [8, 8, 3]
+    assert target.batches == [4, 4, 8, 3]  # first what shows at once
 
 
 def test_lanes_find_and_shrink_as_well() -> None:
@@ -332,7 +337,16 @@ def test_what_was_found_before_the_broker_went_away_is_handed_over() -> None:
 
 def test_schedules_beyond_the_limit_are_not_played() -> None:
     run = Run(Simulated(), seed=1, schedules=2)
-    assert len(list(run.play_many([TWICE] * 5))) == 2
+    assert len(list(run.play_many([TWICE] * 5, stop=lambda _: False))) == 2
+
+
+def test_what_was_not_begun_after_a_stop_is_played_next() -> None:
+    target = Lanes()
+    run = Run(target, seed=1, schedules=20)
+    stops = iter([False, True])
+    found = list(run.play_many([TWICE] * 6, stop=lambda _: next(stops, False)))
+    assert len(found) == run.played == 6
+    assert target.batches == [6, 4]
 
 
 # Situations
