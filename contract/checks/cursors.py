@@ -132,6 +132,7 @@ class _Cursor:
         self.low_positions: list[int] = []
         self.moved_back: list[Call] = []
         self.lowered: list[Call] = []
+        self.settled_at = -1
         if start.low != OLDEST:
             self._note_low(-1, start.low)
 
@@ -187,9 +188,14 @@ class _Cursor:
             self.base, self.base_call = OLDEST, None
 
     def ceiling_during(self, call: Call, without: Effect | None = None) -> Ceiling:
-        """The highest possible cursor during a call that returns now; BEYOND where a seek lowered it meanwhile."""
+        """The highest possible cursor during a call that returns now; BEYOND where a seek lowered it meanwhile.
+
+        One that was not answered lowered it where a run since then shows that it did: the call may have acted before.
+        """
         ceiling = self.ceiling(without)
-        if any(seek.returned > call.invoked for seek in self.lowered):
+        if any(seek.returned > call.invoked for seek in self.lowered) or any(
+            seek.until > call.invoked and self.settled_at > max(seek.invoked, call.invoked) for seek in self.moved_back
+        ):
             ceiling.position = BEYOND
         return ceiling
 
@@ -218,7 +224,7 @@ class _Cursor:
         if self.base_call is not None:  # the run before may have been taken after this one
             before = self.base_call
             self.effects.append(Effect(before, self.base, before.returned, before.returned_us))
-        self.base, self.base_call = start - 1, call
+        self.base, self.base_call, self.settled_at = start - 1, call, call.returned
         self.effects = [effect for effect in self.effects if not effect.over_before(call)]
         self.raise_low(call.returned, start - 1, call)
 

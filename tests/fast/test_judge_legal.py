@@ -924,6 +924,41 @@ def a_pop_beside_a_seek_takes_the_new_place() -> HistoryBuilder:
 
 
 @legal
+def a_pop_that_acted_before_a_seek_is_answered_last() -> HistoryBuilder:
+    """The other one acted behind the seek and was answered first."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1"], batch=1)
+    h.ack("G", ["m1"], lease=lease)
+    older = h.begin_pop("G", "p", worker=1)
+    sought = h.begin_seek("G")
+    h.pop("G", "p", ["m1", "m2"], worker=2)
+    older.messages(["m2"], lease="older")
+    sought.ok(DoneResult())
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2"]})
+    return h
+
+
+@legal
+def a_pop_that_acted_before_a_seek_without_an_answer_is_answered_last() -> HistoryBuilder:
+    """The same, and only the other pop tells that the seek acted."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1"], batch=1)
+    h.ack("G", ["m1"], lease=lease)
+    older = h.begin_pop("G", "p", worker=1)
+    sought = h.begin_seek("G")
+    sought.lost()
+    sought.effect_end()
+    h.pop("G", "p", ["m1", "m2"], worker=2)
+    older.messages(["m2"], lease="older")
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2"]})
+    return h
+
+
+@legal
 def an_empty_pop_beside_a_seek() -> HistoryBuilder:
     """A pop that overlaps a seek may have acted before it and found nothing."""
     h = completed_then(HistoryBuilder())

@@ -1192,3 +1192,18 @@ def an_item_that_failed_before_an_outage_is_delivered(bad: bool) -> HistoryBuild
     h.audit()
     h.drain({("G", "p"): h.order["p"]})
     return h
+
+
+@near_miss("order/starts-at-cursor")
+def a_pop_after_the_one_that_shows_a_seek(bad: bool) -> HistoryBuilder:
+    """A seek without an answer excuses what was under way when it acted, and nothing that was sent later."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2", "m3")
+    lease = h.pop("G", "p", ["m1", "m2"], batch=2)
+    h.ack("G", ["m1", "m2"], lease=lease)
+    h.begin_seek("G").lost()
+    lease = h.pop("G", "p", ["m1"], batch=1)
+    h.ack("G", ["m1"], lease=lease)
+    h.pop("G", "p", ["m3"] if bad else ["m2"], batch=1, lease_s=9)
+    h.audit()
+    return h
