@@ -125,7 +125,7 @@ def _release(lease: Lease, ack: Ack) -> None:
     """Notes whether an ack could have released the lease, and whether it certainly did."""
     if ack.lease_id not in (None, lease.run.lease_id) or not ack.may_have_acted:
         return
-    if ack.call.until < lease.run.call.invoked:
+    if ack.until < lease.run.call.invoked:
         return
     last = lease.run.messages[-1]
     partial = ack.lease_id is not None and all(

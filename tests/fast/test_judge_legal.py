@@ -1378,3 +1378,34 @@ def push_that_failed_with_the_storage_and_is_delivered() -> HistoryBuilder:
     h.audit()
     h.drain({("G", "p"): ["m1 after all"]})
     return h
+
+
+@legal
+def unfenced_ack_left_open_by_its_answer_releases_a_later_lease() -> HistoryBuilder:
+    """The commit of which the broker lost sight comes through when the message is leased again."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m1"], batch=1, lease_s=1)
+    unknown = AckResult((False,), ("pool timed out",), (None,), (None,), (None,), frozenset({0}))
+    h.begin_ack("G", ["m1"], lease=None).ok(unknown)
+    h.advance(1001)
+    h.pop("G", "p", ["m1"], batch=1, lease_s=60)
+    h.pop("G", "p", ["m2"], batch=1, lease_s=60)
+    h.audit()
+    return h
+
+
+@legal
+def unfenced_ack_denied_without_the_storage_releases_a_later_lease() -> HistoryBuilder:
+    """What a broker denies without its storage may come through as well."""
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m1"], batch=1, lease_s=1)
+    h.fault("storage-stop")
+    h.ack("G", ["m1"], lease=None, success=False)
+    h.fault("storage-start")
+    h.advance(1001)
+    h.pop("G", "p", ["m1"], batch=1, lease_s=60)
+    h.pop("G", "p", ["m2"], batch=1, lease_s=60)
+    h.audit()
+    return h

@@ -1207,3 +1207,24 @@ def a_pop_after_the_one_that_shows_a_seek(bad: bool) -> HistoryBuilder:
     h.pop("G", "p", ["m3"] if bad else ["m2"], batch=1, lease_s=9)
     h.audit()
     return h
+
+
+@near_miss("lease/exclusive")
+def an_unfenced_ack_that_could_act_no_more(bad: bool) -> HistoryBuilder:
+    """What an answer left open releases a later lease only where it can still act by then."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("H", "p", ["m1", "m2"])
+    h.pop("H", "p", [])
+    h.pop("G", "p", ["m1"], batch=1, lease_s=1)
+    late = h.begin_ack("G", ["m1"], lease=None)
+    late.ok(AckResult((False,), ("pool timed out",), (None,), (None,), (None,), frozenset({0})))
+    if bad:
+        late.effect_end()
+    h.advance(1001)
+    h.pop("G", "p", ["m1"], batch=1, lease_s=60)
+    if not bad:
+        late.effect_end()
+    h.pop("G", "p", ["m2"], batch=1, lease_s=60)
+    h.audit()
+    return h
