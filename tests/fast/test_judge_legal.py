@@ -1409,3 +1409,63 @@ def unfenced_ack_denied_without_the_storage_releases_a_later_lease() -> HistoryB
     h.pop("G", "p", ["m2"], batch=1, lease_s=60)
     h.audit()
     return h
+
+
+@legal
+def unfenced_completion_that_acts_between_two_failures() -> HistoryBuilder:
+    """A batch that completes clears the count, also by an ack that was sent before the failures."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1"], batch=1)
+    late = h.begin_ack("G", ["m1"], lease=None)
+    late.lost()
+    h.ack("G", ["m1"], lease=lease, statuses="failed")
+    h.pop("G", "p", ["m1"], batch=1)
+    late.effect_end()
+    lease = h.pop("G", "p", ["m2"], batch=1)
+    h.ack("G", ["m2"], lease=lease, statuses="failed")
+    h.pop("G", "p", ["m2"], batch=1)
+    h.audit()
+    return h
+
+
+@legal
+def unfenced_failure_that_acts_behind_a_dead_letter() -> HistoryBuilder:
+    """It is the first failure of a new count, though it was sent before the old one was spent."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    h.ack("G", ["m1"], lease=lease, statuses="failed")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    late = h.begin_ack("G", ["m2"], lease=None, statuses="failed")
+    late.lost()
+    h.ack("G", ["m1"], lease=lease, statuses="failed", dead_lettered=True)
+    h.pop("G", "p", ["m2"])
+    late.effect_end()
+    lease = h.pop("G", "p", ["m2"])
+    h.ack("G", ["m2"], lease=lease, statuses="failed", dead_lettered=True)
+    h.audit()
+    return h
+
+
+@legal
+def auto_ack_pop_between_two_failures() -> HistoryBuilder:
+    """It completes what it delivers, and may clear the count as every completed batch does."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1", "m2", "m3")
+    lease = h.pop("G", "p", ["m1"], batch=1)
+    h.ack("G", ["m1"], lease=lease, statuses="failed")
+    h.pop("G", "p", ["m1"], batch=1, auto_ack=True)
+    lease = h.pop("G", "p", ["m2"], batch=1)
+    h.ack("G", ["m2"], lease=lease, statuses="failed")
+    unseen = h.begin_pop("G", "p", batch=1, auto_ack=True)
+    unseen.lost()
+    unseen.effect_end()
+    lease = h.pop("G", "p", ["m3"], batch=1)
+    h.ack("G", ["m3"], lease=lease, statuses="failed")
+    h.pop("G", "p", ["m3"], batch=1)
+    h.audit()
+    return h

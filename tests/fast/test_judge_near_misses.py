@@ -1228,3 +1228,46 @@ def an_unfenced_ack_that_could_act_no_more(bad: bool) -> HistoryBuilder:
     h.pop("G", "p", ["m2"], batch=1, lease_s=60)
     h.audit()
     return h
+
+
+@near_miss("ack/budget-spent-once")
+def a_failure_behind_an_auto_ack_pop(bad: bool) -> HistoryBuilder:
+    """An autoAck pop may clear the count between two failures, and not where it was over before the first."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1", "m2")
+    if bad:
+        h.pop("G", "p", ["m1"], batch=1, auto_ack=True)
+    first = "m2" if bad else "m1"
+    lease = h.pop("G", "p", [first], batch=1)
+    h.ack("G", [first], lease=lease, statuses="failed")
+    if not bad:
+        h.pop("G", "p", ["m1"], batch=1, auto_ack=True)
+    lease = h.pop("G", "p", ["m2"], batch=1)
+    h.ack("G", ["m2"], lease=lease, statuses="failed")
+    h.audit()
+    return h
+
+
+@near_miss("ack/budget-spent-once")
+def a_dead_letter_too_early_behind_an_unfenced_failure(bad: bool) -> HistoryBuilder:
+    """A failure without a lease counts behind a dead letter only where it can still act by then."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    h.ack("G", ["m1"], lease=lease, statuses="failed")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    late = h.begin_ack("G", ["m2"], lease=None, statuses="failed")
+    late.lost()
+    if bad:
+        late.effect_end()
+    h.ack("G", ["m1"], lease=lease, statuses="failed", dead_lettered=True)
+    h.pop("G", "p", ["m2"])
+    if not bad:
+        late.effect_end()
+    h.advance(2001)
+    lease = h.pop("G", "p", ["m2"])
+    h.ack("G", ["m2"], lease=lease, statuses="failed", dead_lettered=True)
+    h.audit()
+    return h

@@ -507,6 +507,8 @@ class Playground:
         if request.auto_ack:
             reader.cursor, reader.lease = first + count, None
             reader.batch = (first, first + count, 1)
+            if self._chance(0.5):
+                reader.failures = 0
             return first
         attempt = reader.batch[2] + 1 if reader.batch is not None and reader.batch[0] <= first < reader.batch[1] else 1
         reader.batch = (first, first + count, attempt)
