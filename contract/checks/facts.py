@@ -357,6 +357,8 @@ def _register_pushes(facts: Facts) -> None:
         request = call.request
         assert isinstance(request, PushCall)
         result = call.result
+        # What nobody was answered may have been answered `buffered`: then it is stored when the broker is long done.
+        may_be_spooled = call.unknown and facts.without_storage(call.invoked_us, call.until_us)
         for item, partition in enumerate(request.partitions):
             message = Message(
                 f"m{len(facts.messages) + 1}",
@@ -369,6 +371,7 @@ def _register_pushes(facts: Facts) -> None:
                 request.transaction_ids[item],
                 refused=call.refused,
                 denied=call.refused and not call.undelivered,
+                ordered=not may_be_spooled,
             )
             facts.messages.append(message)
             if isinstance(result, PushResult):

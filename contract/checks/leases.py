@@ -112,13 +112,23 @@ def earliest_act_us(run: Run) -> int:
 
 
 def _extend(facts: Facts, lease: Lease) -> None:
+    """Notes how long extensions keep the lease. One that acts late acts while the lease lives, or not at all."""
+    loose: list[tuple[Call, int]] = []
     for call, seconds in extended_s(facts, lease.run.lease_id):
         length_us = seconds * 1_000_000
-        last_us = call.returned_us if call.ok else call.until_us
-        lease.extensions.append((call, min(NEVER, last_us + length_us)))
-        lease.end_high_us = max(lease.end_high_us, min(NEVER, last_us + length_us))
-        if isinstance(call.result, ExtendResult) and call.result.success:
-            lease.end_low_us = max(lease.end_low_us, call.invoked_us + length_us)
+        if not isinstance(call.result, ExtendResult) or not call.result.success:
+            loose.append((call, length_us))
+            continue
+        lease.extensions.append((call, call.returned_us + length_us))
+        lease.end_high_us = max(lease.end_high_us, call.returned_us + length_us)
+        lease.end_low_us = max(lease.end_low_us, call.invoked_us + length_us)
+    latest_us = lease.end_high_us + sum(length_us for _, length_us in loose)
+    for call, length_us in loose:
+        over_us = (
+            call.ended_us if call.ok else call.until_us
+        )  # denied without the storage, it may act behind its answer
+        lease.extensions.append((call, min(latest_us, over_us + length_us)))
+        lease.end_high_us = max(lease.end_high_us, lease.extensions[-1][1])
 
 
 def _release(lease: Lease, ack: Ack) -> None:

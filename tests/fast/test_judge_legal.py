@@ -1469,3 +1469,40 @@ def auto_ack_pop_between_two_failures() -> HistoryBuilder:
     h.pop("G", "p", ["m3"], batch=1)
     h.audit()
     return h
+
+
+@legal
+def unanswered_push_that_was_spooled() -> HistoryBuilder:
+    """The broker was done with it and had stored nothing yet: the answer that was lost said `buffered`."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease)
+    h.fault("storage-stop")
+    spooled = h.begin_push("p", "m2", "m3")
+    spooled.lost()
+    spooled.effect_end()
+    h.fault("storage-start")
+    h.advance(4000)
+    h.pop("G", "p", [])
+    h.advance(4000)
+    h.place("p", "m3", "m2")
+    h.pop("G", "p", ["m3", "m2"])
+    h.audit()
+    return h
+
+
+@legal
+def extension_denied_while_the_storage_is_away_that_acts_late() -> HistoryBuilder:
+    """It counts from when it comes through, as long as the lease lives."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"], lease_s=60)
+    h.fault("storage-stop")
+    h.extend("G", lease, 30, success=False)
+    h.fault("storage-start")
+    h.advance(70_000)
+    h.pop("G", "p", [], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h

@@ -1271,3 +1271,16 @@ def a_dead_letter_too_early_behind_an_unfenced_failure(bad: bool) -> HistoryBuil
     h.ack("G", ["m2"], lease=lease, statuses="failed", dead_lettered=True)
     h.audit()
     return h
+
+
+@near_miss("ack/stale-lease-refused")
+def an_ack_after_every_possible_end_of_an_extended_lease(bad: bool) -> HistoryBuilder:
+    """An extension without an answer acts before its lease is over, or not at all."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"], lease_s=2)
+    h.begin("G/0", ExtendCall("q", "G", lease, 5)).lost()
+    h.advance(7001)
+    h.ack("G", ["m1"], lease=lease, success=bad)
+    h.audit()
+    return h
