@@ -518,7 +518,8 @@ def _match(facts: Facts, key: PartitionKey, transaction_id: str, payload: str, b
 def _settle_spooled(facts: Facts, spool_us: int) -> None:
     """From when on spooled messages are certainly stored: the broker was left alone for long enough (contract 2).
 
-    One whose transactionId another push to its partition has as well may be a duplicate of that.
+    One whose transactionId another push to its partition has as well may be a duplicate of that. One that was answered
+    without an id is known by its value alone, which others may have too.
     """
     for messages in facts.partitions.values():
         spooled = [message for message in messages if message.spooled]
@@ -527,7 +528,7 @@ def _settle_spooled(facts: Facts, spool_us: int) -> None:
         ids = Counter(message.transaction_id for message in messages)
         for message in spooled:
             assert message.push is not None
-            if ids[message.transaction_id] == 1:
+            if message.transaction_id is not None and ids[message.transaction_id] == 1:
                 message.stored_by = min(message.stored_by, _undisturbed(facts, message.push.returned_us, spool_us))
 
 

@@ -48,7 +48,10 @@ class Unsupported(Exception):
 
 @dataclass(slots=True)
 class Spoken:
-    """One call as the history tells it. `result` None: not answered. `seen_us`: when the client gave up."""
+    """One call as the history tells it. `result` None: not answered. `seen_us`: when the client gave up.
+
+    `ended`, `ended_us`: when what an answer left open could act no more.
+    """
 
     number: int
     invoke: Invoke
@@ -56,6 +59,8 @@ class Spoken:
     until: int = NEVER
     until_us: int = NEVER
     seen_us: int = NEVER
+    ended: int = NEVER
+    ended_us: int = NEVER
     result: Result | None = None
     refused: bool = False
     acted: bool | None = None
@@ -203,14 +208,15 @@ def read(history: History, profile: Profile) -> Puzzle:
         elif isinstance(request, DeleteQueueCall):
             raise Unsupported("a queue is deleted")
         elif isinstance(request, PushCall):
-            _push(puzzle, call, request)
+            _push(puzzle, call, request, faults, profile)
         elif isinstance(request, PopCall):
             _pop(puzzle, call, request, faults, profile)
         elif isinstance(request, AckCall):
-            puzzle.acts.extend(_ack(call, request, profile))
+            puzzle.acts.extend(_ack(call, request, faults, profile))
         elif isinstance(request, ExtendCall):
             renewed = _renewed(call.result) if isinstance(call.result, ExtendResult) else None
-            span = _span(call, "extends")
+            denied = renewed == 0 and _without_storage(faults, call, profile)
+            renewed, span = None if denied else renewed, _span(call, "extends", left_open=denied)
             puzzle.acts.append(Extend(span=span, lease_id=request.lease_id, seconds=request.seconds, renewed=renewed))
     puzzle.acts.extend(Kill(span=Span("kill", 0, line, line, at_us, at_us, False)) for line, at_us in kills)
     return puzzle
@@ -241,6 +247,8 @@ def _pair(history: History) -> tuple[list[Spoken], list[tuple[int, int]], list[F
             call.acted = event.acted
             if call.result is None:
                 call.until, call.until_us = line, event.at_us
+            else:
+                call.ended, call.ended_us = line, event.at_us
         elif isinstance(event, Fault) and event.what != "crash-consumer":
             faults.append(event)
             if event.what in ("kill", "stop", "restart", "storage-stop"):
@@ -250,34 +258,40 @@ def _pair(history: History) -> tuple[list[Spoken], list[tuple[int, int]], list[F
     return list(calls.values()), kills, faults
 
 
-def _span(call: Spoken, what: str, *, until_us: int | None = None, optional: bool | None = None) -> Span:
-    """The span of a call. Given `optional`: what its answer left open may happen at any later time, or never."""
+def _span(call: Spoken, what: str, *, until_us: int | None = None, left_open: bool = False) -> Span:
+    """The span of a call. `left_open`: its answer leaves open whether it acts, so that may come later, or never."""
     return Span(
         f"call {call.number} {what}",
         call.number,
         call.line,
-        NEVER if optional else call.until,
+        call.ended if left_open else call.until,
         call.invoke.at_us,
-        NEVER if optional else call.until_us if until_us is None else until_us,
-        call.optional or bool(optional),
+        call.ended_us if left_open else call.until_us if until_us is None else until_us,
+        call.optional or left_open,
     )
 
 
-def _push(puzzle: Puzzle, call: Spoken, request: PushCall) -> None:
+def _push(puzzle: Puzzle, call: Spoken, request: PushCall, faults: list[Fault], profile: Profile) -> None:
     previous: dict[str, int] = {}
     result = call.result if isinstance(call.result, PushResult) else None
+    away = _without_storage(faults, call, profile)
     for item, partition in enumerate(request.partitions):
         status = result.statuses[item] if result is not None else ""
         unknown = result is not None and item in result.unknown_items
         if status in ("error", "failed") and not unknown:
-            continue
+            if not away:
+                continue
+            unknown = True
+        # What was answered `buffered`, or may have been, is stored when the broker is long done with the call.
+        spooled = status == "buffered" or (result is None and away)
         # What was spooled may get another id when it is stored.
         named = result is not None and not unknown and status != "buffered"
         message_id = result.message_ids[item] if result is not None and named else None
         transaction_id = request.transaction_ids[item]
         if transaction_id is None and result is not None and not unknown:
             transaction_id = result.transaction_ids[item]
-        span = _span(call, f"stores item {item}", optional=unknown or status == "buffered")
+        span = _span(call, f"stores item {item}", left_open=unknown or status == "buffered")
+        span = replace(span, until=NEVER, until_us=NEVER, optional=True) if spooled else span
         puzzle.acts.append(
             Store(
                 span=span,
@@ -288,7 +302,7 @@ def _push(puzzle: Puzzle, call: Spoken, request: PushCall) -> None:
                 message_id=message_id,
                 payload=request.payloads[item],
                 duplicate=status == "duplicate",
-                in_order=status != "buffered",
+                in_order=not spooled,
             )
         )
         if not span.optional:
@@ -325,17 +339,18 @@ def _latest_claim_us(call: Spoken, faults: list[Fault], profile: Profile) -> int
 
 
 def _without_storage(faults: list[Fault], call: Spoken, profile: Profile) -> bool:
-    """Whether the storage was away, or had just come back, at any time during a call."""
+    """Whether the storage was away, or had just come back, at any time while a call was under way."""
+    over_us = call.seen_us if call.result is not None else call.until_us
     settle_us = int(profile.storage_settle_s * 1_000_000)
     stopped_us: int | None = None
     for fault in faults:
         if fault.what == "storage-stop":
             stopped_us = fault.at_us
         elif fault.what == "storage-start" and stopped_us is not None:
-            if stopped_us <= call.seen_us and call.invoke.at_us <= fault.at_us + settle_us:
+            if stopped_us <= over_us and call.invoke.at_us <= fault.at_us + settle_us:
                 return True
             stopped_us = None
-    return stopped_us is not None and stopped_us <= call.seen_us
+    return stopped_us is not None and stopped_us <= over_us
 
 
 def _disturbed(faults: list[Fault], begin_us: int, end_us: int) -> bool:
@@ -352,16 +367,21 @@ def _disturbed(faults: list[Fault], begin_us: int, end_us: int) -> bool:
     return away or storage_away
 
 
-def _ack(call: Spoken, request: AckCall, profile: Profile) -> Iterator[Settle]:
+def _ack(call: Spoken, request: AckCall, faults: list[Fault], profile: Profile) -> Iterator[Settle]:
     parts: dict[tuple[str, str | None], list[int]] = {}
     for index, partition in enumerate(request.partitions):
         parts.setdefault((partition, request.lease_ids[index]), []).append(index)
     result = call.result if isinstance(call.result, AckResult) else None
+    away = result is not None and _without_storage(faults, call, profile)
     for (partition, lease_id), indexes in parts.items():
         words = tuple(_word(request.statuses[index]) for index in indexes)
         if words.count("dlq") > 1 and profile.multi_dlq_files_lowest_only:
             raise Unsupported("several dlq in one call, on a broker that files one")
         open_ = result is not None and any(index in result.unknown_items for index in indexes)
+        if result is not None and away and not all(result.successes[index] for index in indexes):
+            if any(result.successes[index] for index in indexes):
+                raise Unsupported("a part of an ack that was denied in part without the storage")
+            open_ = True
         flags = None
         if result is not None and not open_:
             flags = tuple(
@@ -374,7 +394,7 @@ def _ack(call: Spoken, request: AckCall, profile: Profile) -> Iterator[Settle]:
                 for index in indexes
             )
         yield Settle(
-            span=_span(call, f"settles {', '.join(words)}", optional=open_),
+            span=_span(call, f"settles {', '.join(words)}", left_open=open_),
             group=request.group,
             partition=partition,
             lease_id=lease_id,

@@ -248,8 +248,9 @@ class Machine:
             return None
         stored = self.puzzle.acts[entry.act]
         assert isinstance(stored, Store)
-        minted = stored.sent_id is None and result.transaction_ids[at] != message_id
-        if minted or not same_value(stored.payload, result.payloads[at]):
+        # What was spooled may get another id when it is stored, and keeps its transactionId.
+        renamed = stored.sent_id is None and stored.in_order and result.transaction_ids[at] != message_id
+        if renamed or not same_value(stored.payload, result.payloads[at]):
             return None
         return Entry(entry.act, message_id, result.transaction_ids[at])
 

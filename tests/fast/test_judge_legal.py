@@ -1506,3 +1506,19 @@ def extension_denied_while_the_storage_is_away_that_acts_late() -> HistoryBuilde
     h.audit()
     h.drain({("G", "p"): ["m1"]})
     return h
+
+
+@legal
+def spooled_message_without_an_id_that_looks_like_another() -> HistoryBuilder:
+    """Which of two pushes of one value was stored, the value does not tell."""
+    h = HistoryBuilder(profile="2.x")
+    h.fault("storage-stop")
+    opened = h.begin_push("p", "m1", "m2", payloads=["1", "1"])
+    opened.ok(PushResult((None, None), (None, None), ("failed", "buffered"), (None, None)))
+    h.fault("storage-start")
+    h.advance(5000)
+    h.unspool("m3", "m2")
+    h.advance(20_000)
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
