@@ -49,7 +49,7 @@ NEVER = 1 << 60
 QUEUE_MODE = "__QUEUE_MODE__"
 
 _ENDS = frozenset({"kill", "stop", "pause", "storage-stop"})
-_BEGINNINGS = frozenset({"start", "resume", "storage-start"})
+_ENDED_BY = {"start": ("kill", "stop", "pause"), "resume": ("pause",), "storage-start": ("storage-stop",)}
 
 
 @dataclass(slots=True, eq=False)
@@ -534,12 +534,13 @@ def _settle_spooled(facts: Facts, spool_us: int) -> None:
 
 def _undisturbed(facts: Facts, since_us: int, length_us: int) -> int:
     """The first moment after which the broker was whole for so long, after a time."""
-    away = 0
+    away: set[str] = set()
     for moment, event in enumerate(facts.history.events):
         if not away and event.at_us >= since_us + length_us:
             return moment
         if isinstance(event, Fault) and event.what != "crash-consumer":
-            away += (event.what in _ENDS) - (event.what in _BEGINNINGS)
+            away.difference_update(_ENDED_BY.get(event.what, ()))
+            away.update({event.what} & _ENDS)
         elif not (isinstance(event, Note) and event.text.startswith("stalled")):
             continue
         since_us = max(since_us, event.at_us)

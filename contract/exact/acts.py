@@ -10,6 +10,7 @@ between `from_us` and `until_us`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -218,6 +219,7 @@ def read(history: History, profile: Profile) -> Puzzle:
             denied = renewed == 0 and _without_storage(faults, call, profile)
             renewed, span = None if denied else renewed, _span(call, "extends", left_open=denied)
             puzzle.acts.append(Extend(span=span, lease_id=request.lease_id, seconds=request.seconds, renewed=renewed))
+    _spooled_come(puzzle)
     puzzle.acts.extend(Kill(span=Span("kill", 0, line, line, at_us, at_us, False)) for line, at_us in kills)
     return puzzle
 
@@ -291,7 +293,9 @@ def _push(puzzle: Puzzle, call: Spoken, request: PushCall, faults: list[Fault], 
         if transaction_id is None and result is not None and not unknown:
             transaction_id = result.transaction_ids[item]
         span = _span(call, f"stores item {item}", left_open=unknown or status == "buffered")
-        span = replace(span, until=NEVER, until_us=NEVER, optional=True) if spooled else span
+        if spooled:
+            by_us = _spooled_by_us(faults, call.seen_us, profile) if status == "buffered" else NEVER
+            span = replace(span, until=NEVER, until_us=by_us, optional=True)
         puzzle.acts.append(
             Store(
                 span=span,
@@ -309,6 +313,34 @@ def _push(puzzle: Puzzle, call: Spoken, request: PushCall, faults: list[Fault], 
             previous[partition] = len(puzzle.acts) - 1
         if message_id is not None and status != "duplicate":
             puzzle.known_ids.add(message_id)
+
+
+def _spooled_by_us(faults: list[Fault], since_us: int, profile: Profile) -> int:
+    """When what was answered `buffered` is stored at the latest: so long after the broker was left alone."""
+    if profile.spool_s is None or not any(fault.what == "storage-stop" for fault in faults):
+        return NEVER
+    length_us = int(profile.spool_s * 1_000_000)
+    down = paused = away = False
+    for fault in faults:
+        if not (down or paused or away) and fault.at_us >= since_us + length_us:
+            break
+        down = fault.what in ("kill", "stop") or (down and fault.what not in ("start", "restart"))
+        paused = fault.what == "pause" or (paused and fault.what not in ("resume", "start", "restart"))
+        away = fault.what == "storage-stop" or (away and fault.what != "storage-start")
+        since_us = max(since_us, fault.at_us)
+    return NEVER if down or paused or away else since_us + length_us
+
+
+def _spooled_come(puzzle: Puzzle) -> None:
+    """What was spooled must be stored in time, unless it may be a duplicate, or is known by its value alone."""
+    stores = [act for act in puzzle.acts if isinstance(act, Store)]
+    ids = Counter((act.partition, act.transaction_id) for act in stores)
+    for index, act in enumerate(puzzle.acts):
+        if isinstance(act, Store) and not act.in_order:
+            sure = act.transaction_id is not None and ids[act.partition, act.transaction_id] == 1
+            due = sure and act.span.until_us < NEVER
+            span = replace(act.span, until_us=act.span.until_us if due else NEVER, optional=not due)
+            puzzle.acts[index] = replace(act, span=span)
 
 
 def _pop(puzzle: Puzzle, call: Spoken, request: PopCall, faults: list[Fault], profile: Profile) -> None:

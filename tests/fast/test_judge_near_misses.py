@@ -1284,3 +1284,20 @@ def an_ack_after_every_possible_end_of_an_extended_lease(bad: bool) -> HistoryBu
     h.ack("G", ["m1"], lease=lease, success=bad)
     h.audit()
     return h
+
+
+@near_miss("push/stored-is-delivered")
+def a_spooled_message_never_comes_after_a_kill_of_a_paused_broker(bad: bool) -> HistoryBuilder:
+    """A broker that was killed while it was paused is whole when it is started."""
+    h = HistoryBuilder(profile="2.x")
+    h.fault("storage-stop")
+    h.push("p", "m1", statuses=["buffered"])
+    h.fault("storage-start")
+    h.fault("pause")
+    h.kill()
+    if not bad:
+        h.unspool("m2", "m1")
+    h.advance(20_000)
+    h.audit()
+    h.drain({("G", "p"): [] if bad else ["m2"]})
+    return h
