@@ -31,6 +31,7 @@ class Machine:
         self.puzzle, self.profile, self.named_registers = puzzle, profile, named_registers
         self.early_us = int(profile.lease_early_s * MICROSECONDS)
         self.settling = Settling(puzzle.acts, self.early_us)
+        self.sent_ids = {act.sent_id for act in puzzle.acts if isinstance(act, Store)}
 
     def begin(self) -> State:
         """Nothing has happened yet."""
@@ -248,9 +249,10 @@ class Machine:
             return None
         stored = self.puzzle.acts[entry.act]
         assert isinstance(stored, Store)
-        # What was spooled may get another id when it is stored, and keeps its transactionId.
-        renamed = stored.sent_id is None and stored.in_order and result.transaction_ids[at] != message_id
-        if renamed or not same_value(stored.payload, result.payloads[at]):
+        # What was spooled may get another id when it is stored, and keeps the transactionId minted for it.
+        minted = result.transaction_ids[at]
+        own = minted == message_id if stored.in_order else minted not in self.sent_ids
+        if (stored.sent_id is None and not own) or not same_value(stored.payload, result.payloads[at]):
             return None
         return Entry(entry.act, message_id, result.transaction_ids[at])
 
