@@ -136,14 +136,14 @@ class Flags(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle(Act):
-    """An ack settles the items of one (partition, lease). `flags` None: not answered."""
+    """An ack settles the items of one (partition, lease). `flags` None: not answered, as a whole or for one item."""
 
     group: str
     partition: str
     lease_id: str | None
     transaction_ids: tuple[str, ...]
     words: tuple[str, ...]
-    flags: tuple[Flags, ...] | None
+    flags: tuple[Flags | None, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,21 +410,10 @@ def _ack(call: Spoken, request: AckCall, faults: list[Fault], profile: Profile) 
         if words.count("dlq") > 1 and profile.multi_dlq_files_lowest_only:
             raise Unsupported("several dlq in one call, on a broker that files one")
         open_ = result is not None and any(index in result.unknown_items for index in indexes)
-        if result is not None and away and not all(result.successes[index] for index in indexes):
-            if any(result.successes[index] for index in indexes):
-                raise Unsupported("a part of an ack that was denied in part without the storage")
-            open_ = True
+        open_ = open_ or (away and result is not None and not any(result.successes[index] for index in indexes))
         flags = None
         if result is not None and not open_:
-            flags = tuple(
-                Flags(
-                    result.successes[index],
-                    bool(result.noops[index]),
-                    bool(result.dead_lettered[index]),
-                    result.released[index],
-                )
-                for index in indexes
-            )
+            flags = tuple(None if away and not result.successes[index] else _flags(result, index) for index in indexes)
         yield Settle(
             span=_span(call, f"settles {', '.join(words)}", left_open=open_),
             group=request.group,
@@ -434,6 +423,12 @@ def _ack(call: Spoken, request: AckCall, faults: list[Fault], profile: Profile) 
             words=words,
             flags=flags,
         )
+
+
+def _flags(result: AckResult, index: int) -> Flags:
+    return Flags(
+        result.successes[index], bool(result.noops[index]), bool(result.dead_lettered[index]), result.released[index]
+    )
 
 
 def _renewed(result: ExtendResult) -> int:
