@@ -426,10 +426,18 @@ def _bind_pushes(facts: Facts, waiting: list[tuple[Message, str]]) -> None:
         if (message.queue, message_id) in facts.by_id:
             continue
         original = _unanswered_with_id(facts, message)
-        if original is not None:
+        if original is not None and not _knows_the_spool_only(facts, message, original):
             original.message_id = message_id
             original.stored_by = message.push.returned if message.push is not None else NEVER
             facts.by_id[message.queue, message_id] = original
+
+
+def _knows_the_spool_only(facts: Facts, duplicate: Message, original: Message) -> bool:
+    """Whether an answer "duplicate" may speak of what is still in the spool, and is stored under another id later."""
+    call = duplicate.push
+    assert call is not None
+    away = facts.without_storage(call.invoked_us, call.returned_us)
+    return not original.ordered and (away or call is original.push)
 
 
 def _unanswered_with_id(facts: Facts, duplicate: Message) -> Message | None:

@@ -1522,3 +1522,38 @@ def spooled_message_without_an_id_that_looks_like_another() -> HistoryBuilder:
     h.audit()
     h.drain({("G", "p"): ["m3"]})
     return h
+
+
+@legal
+def duplicate_of_what_is_still_in_the_spool() -> HistoryBuilder:
+    """Its answer names the id of the spool; the message gets another one when it is stored."""
+    h = HistoryBuilder(profile="2.x")
+    h.fault("storage-stop")
+    opened = h.begin_push("p", "m1", "m2", transaction_ids=["t", "t"])
+    opened.ok(PushResult((None, "spool 1"), ("t", "t"), ("buffered", "duplicate"), (None, None)))
+    opened = h.begin_push("p", "m3", transaction_ids=["t"])
+    opened.ok(PushResult(("spool 1",), ("t",), ("duplicate",), (None,)))
+    h.fault("storage-start")
+    h.advance(5000)
+    h.pop("G", "p", [])
+    h.unspool("m4", "m1")
+    h.advance(20_000)
+    h.audit()
+    h.drain({("G", "p"): ["m4"]})
+    return h
+
+
+@legal
+def duplicate_of_what_came_out_of_the_spool() -> HistoryBuilder:
+    """Once the storage is back, the answer names the id under which it was stored."""
+    h = HistoryBuilder(profile="2.x")
+    h.fault("storage-stop")
+    h.push("p", "m1", transaction_ids=["t"], statuses=["buffered"])
+    h.fault("storage-start")
+    h.advance(5000)
+    h.unspool("m3", "m1")
+    opened = h.begin_push("p", "m2", transaction_ids=["t"])
+    opened.ok(PushResult(("m3",), ("t",), ("duplicate",), (None,)))
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
