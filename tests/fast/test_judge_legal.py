@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from contract.history import AckResult, DoneResult, ExtendCall, PushResult, SeekCall
+from contract.history import AckResult, DoneResult, ExtendCall, ExtendResult, PushResult, SeekCall
 from contract.history_builder import HistoryBuilder
 from contract.judge import judge
 from contract.verdicts import Verdict
@@ -1556,4 +1556,19 @@ def duplicate_of_what_came_out_of_the_spool() -> HistoryBuilder:
     opened.ok(PushResult(("m3",), ("t",), ("duplicate",), (None,)))
     h.audit()
     h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def extension_at_the_very_end_of_a_lease() -> HistoryBuilder:
+    """One partition was taken again in that moment, and the other one was renewed."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.push("r", "m2")
+    h.begin_pop("G", None, partitions=2, lease_s=2).messages(["m1", "m2"], lease="L")
+    h.advance(2000)
+    h.pop("G", "r", ["m2"], worker=1, lease_s=60)
+    h.begin("G/0", ExtendCall("q", "G", "L", 30)).ok(ExtendResult(True, 1))
+    h.audit()
+    h.drain({("G", "p"): ["m1"], ("G", "r"): ["m2"]})
     return h
