@@ -388,6 +388,7 @@ def _apply_push_status(message: Message, result: PushResult, item: int, *, denie
     message_id = result.message_ids[item]
     if item in result.unknown_items or (denies_nothing and status in ("error", "failed")):
         message.open = True
+        message.ordered = not denies_nothing  # without the storage it may have been spooled all the same
         return None
     if status == "queued":
         assert message.push is not None

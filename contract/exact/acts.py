@@ -285,7 +285,7 @@ def _push(puzzle: Puzzle, call: Spoken, request: PushCall, faults: list[Fault], 
                 continue
             unknown = True
         # What was answered `buffered`, or may have been, is stored when the broker is long done with the call.
-        spooled = status == "buffered" or (result is None and away)
+        spooled = status == "buffered" or (away and (result is None or unknown))
         # What was spooled may get another id when it is stored.
         named = result is not None and not unknown and status != "buffered"
         message_id = result.message_ids[item] if result is not None and named else None

@@ -1572,3 +1572,19 @@ def extension_at_the_very_end_of_a_lease() -> HistoryBuilder:
     h.audit()
     h.drain({("G", "p"): ["m1"], ("G", "r"): ["m2"]})
     return h
+
+
+@legal
+def item_left_open_without_the_storage_is_stored_behind_the_next() -> HistoryBuilder:
+    """It may have been spooled, and what was spooled has no place among the others."""
+    h = HistoryBuilder(profile="2.x")
+    opened = h.begin_push("p", "m1", "m2")
+    h.fault("storage-stop")
+    opened.ok(PushResult((None, "m2"), (None, "m2"), ("failed", "queued"), (None, None), frozenset({0})), 201)
+    h.place("p", "m2")
+    h.fault("storage-start")
+    h.advance(5000)
+    h.unspool("m3", "m1")
+    h.audit()
+    h.drain({("G", "p"): ["m2", "m3"]})
+    return h
