@@ -4,9 +4,9 @@ Reads the answers of `failed` acks. The budget is one counter: failures 1 to `re
 dead-lettered; one failure a call and lease, however many items. A completed batch (one of autoAck may count as such), a
 dead letter, a drop or a seek resets it; a `retry`, an expiry or a partial ack does not, and `retry` does not count.
 Proves: a `failed` answered `dlq:true` was at least number `retryLimit` + 1, counting every failure that may have
-happened (budget-spent-once; retry-is-free where counting the retries as failures would explain it), and a `failed`
-answered without it was at most number `retryLimit`, counting only those certain since the last possible reset
-(budget-spent-once).
+happened since the last certain reset (budget-spent-once; retry-is-free where counting the retries as failures would
+explain it), and a `failed` answered without it was at most number `retryLimit`, counting only those certain since the
+last possible reset (budget-spent-once).
 The same ack sent again under the same lease may only repeat its answer: it counts once for certain, and is not read.
 Cannot prove anything about failures that were not answered, or beside an ack without a lease that may act late, and
 nothing too late where dead letters are switched off.
@@ -58,7 +58,10 @@ class _Counter:
     def __init__(self, model: Model, reader_model: ReaderModel, report: Report) -> None:
         self.model, self.reader_model, self.report = model, reader_model, report
         self.files = dead_letters_on(model.facts, reader_model.reader.queue)
-        self.most = self.least = self.retries = 0
+        self.least = self.retries = 0
+        self.failing: list[Ack] = []
+        """Every ack that may count since the last certain reset."""
+        self.seeks = [seek.call for seek in reader_model.reader.seeks if seek.certain]
         self.restarts = model.facts.restarts
         self.loose = [ack for ack in reader_model.reader.acks if ack.lease_id is None and ack.may_have_acted]
         lives = _lives_of_resets(reader_model.reader, self.loose)
@@ -73,17 +76,25 @@ class _Counter:
                 continue
             if self._may_be_reset(last, ack):
                 self.least = 0
+            self._reset_by_seeks(ack)
             last = ack.call.invoked
             failed = [item for item in ack.items if item.fails and item.may_have_acted]
             repeated = any((ack.lease_id, item.transaction_id) in sent for item in failed)
             sent.update((ack.lease_id, item.transaction_id) for item in failed)
             if failed:
-                self.most += 1
+                self.failing.append(ack)
                 if ack.call.ok and ack.lease_id is not None and not repeated:
                     self._compare(ack, failed)
             elif any(item.status == "retry" for item in ack.items):
                 self.retries += 1
             self._reset(ack, [] if repeated else failed)
+
+    def _reset_by_seeks(self, ack: Ack) -> None:
+        """A seek that was answered before an ack was sent cleared what can have failed by then."""
+        for seek in [seek for seek in self.seeks if seek.returned < ack.call.invoked]:
+            self.seeks.remove(seek)
+            self.failing = [other for other in self.failing if other.until > seek.invoked]
+            self.retries = 0
 
     def _may_be_reset(self, last: int, ack: Ack) -> bool:
         """Whether something but the acks in their order may have cleared the count between the last ack and this one.
@@ -107,9 +118,10 @@ class _Counter:
         self.report.compared[SPENT] += 1
         if self.retries:
             self.report.compared[RETRY] += 1
-        if filed and self.most <= lowest:
-            rule = RETRY if self.most + self.retries > lowest else SPENT
-            self._file(rule, ack, f"failure {self.most} of {lowest} comes back", "it was dead-lettered")
+        most = len(self.failing)
+        if filed and most <= lowest:
+            rule = RETRY if most + self.retries > lowest else SPENT
+            self._file(rule, ack, f"failure {most} of {lowest} comes back", "it was dead-lettered")
         elif not filed and self.files and self.least + 1 > highest:
             expected = f"failure {self.least + 1} is dead-lettered: the limit is {highest}"
             self._file(SPENT, ack, expected, "it was answered without dlq")
@@ -123,13 +135,11 @@ class _Counter:
         elif failed and all(item.done for item in failed) and len(ack.items) == 1:
             self.least += 1
         if ack.call.ok and failed and failed[0].done and failed[0].dead_lettered and len(ack.items) == 1:
-            self.most = sum(self._fails_late(other, ack) for other in self.loose)
+            # one without a lease may act behind it
+            self.failing = [
+                other for other in self.failing if other.lease_id is None and other.until > ack.call.invoked
+            ]
             self.retries = 0
-
-    def _fails_late(self, other: Ack, ack: Ack) -> bool:
-        """Whether an ack without a lease that was counted before another one may act behind it."""
-        before = other.call.invoked < ack.call.invoked < other.until
-        return before and any(item.fails and item.may_have_acted for item in other.items)
 
     def _file(self, rule: str, ack: Ack, expected: str, observed: str) -> None:
         reader = self.reader_model.reader

@@ -1301,3 +1301,22 @@ def a_spooled_message_never_comes_after_a_kill_of_a_paused_broker(bad: bool) -> 
     h.audit()
     h.drain({("G", "p"): [] if bad else ["m2"]})
     return h
+
+
+@near_miss("ack/budget-spent-once")
+def a_dead_letter_too_early_behind_a_seek(bad: bool) -> HistoryBuilder:
+    """A seek clears what failed before it, and not what may fail behind it."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    if bad:
+        h.ack("G", ["m1"], lease=lease, statuses="failed")
+    h.seek("G")
+    lease = h.pop("G", "p", ["m1"])
+    if not bad:
+        h.ack("G", ["m1"], lease=lease, statuses="failed")
+        lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease, statuses="failed", dead_lettered=True)
+    h.audit()
+    return h
