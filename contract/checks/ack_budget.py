@@ -135,10 +135,8 @@ class _Counter:
         elif failed and all(item.done for item in failed) and len(ack.items) == 1:
             self.least += 1
         if ack.call.ok and failed and failed[0].done and failed[0].dead_lettered and len(ack.items) == 1:
-            # one without a lease may act behind it
-            self.failing = [
-                other for other in self.failing if other.lease_id is None and other.until > ack.call.invoked
-            ]
+            loose = [other for other in self.failing if other.lease_id is None and other is not ack]
+            self.failing = [other for other in loose if other.until > ack.call.invoked]  # it may act behind
             self.retries = 0
 
     def _file(self, rule: str, ack: Ack, expected: str, observed: str) -> None:
