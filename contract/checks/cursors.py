@@ -162,6 +162,10 @@ class _Cursor:
         """Whether a seek that may move the cursor back overlaps a call."""
         return any(seek.invoked < call.until and call.invoked < seek.until for seek in self.moved_back)
 
+    def moved_back_since(self, moment: int) -> bool:
+        """Whether a seek that may move the cursor back may have acted since a moment."""
+        return any(seek.until > moment for seek in self.moved_back)
+
     def begin_seek(self, seek: Seek, log: Log) -> None:
         """A seek was sent: from now on the cursor may be where it was, or where the seek puts it."""
         if not (seek.to_end and seek.certain):
@@ -234,7 +238,7 @@ def end_at_most(log: Log, call: Call) -> int:
     places = [
         place
         for message, place in log.position.items()
-        if message.push is None or (message.push.invoked < call.until and message.push.invoked_us <= call.until_us)
+        if message.push is None or (message.pushed_after < call.until and message.pushed_after_us <= call.until_us)
     ]
     return (BEYOND if log.fragments > 1 else max(places)) if places else OLDEST
 
@@ -280,7 +284,7 @@ def trace_cursor(
         elif what == "ack answered" and isinstance(thing, Ack):
             trace.at_ack[thing.call.number, thing.lease_id] = cursor.ceiling_during(thing.call, own.get(id(thing)))
             committed = _certain_commit(thing, log, distrusted, profile)
-            if committed is not None:
+            if committed is not None and not cursor.moved_back_since(_repeated_since(reader, thing)):
                 cursor.raise_low(moment, committed, thing.call)
                 trace.certain.append(_commit(moment, committed, thing, log, batches.get(thing.lease_id, ())))
             spent = failures > _lowest_retry_limit(facts, reader.queue, thing, profile)
@@ -467,6 +471,20 @@ def _lowest_possible_stop(ack: Ack, log: Log, profile: Profile) -> int | None:
         places = [_place(log, message) for message in item.meant]
         stops.extend(places if item.dead_lettered else [place - 1 for place in places])
     return min(stops, default=None)
+
+
+def _repeated_since(reader: Reader, ack: Ack) -> int:
+    """The moment since which an ack may have been sent before: answered as the first time, it says nothing newer."""
+    if ack.lease_id is None or not reader.seeks:
+        return NEVER
+    asked = {(item.transaction_id, item.status) for item in ack.items}
+    same = [
+        other.call.invoked
+        for other in reader.acks
+        if other is not ack and other.lease_id == ack.lease_id and other.call.invoked < ack.call.returned
+        if any(item.may_have_acted and (item.transaction_id, item.status) in asked for item in other.items)
+    ]
+    return min(same, default=NEVER)
 
 
 def _commit(moment: int, position: int, ack: Ack, log: Log, batches: Iterable[Run]) -> Commit:

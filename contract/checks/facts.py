@@ -124,11 +124,20 @@ class Message:
     open: bool = False
     refused: bool = False
     denied: bool = False
+    earliest: Call | None = None
+    """Of several pushes that share its value the one that was sent first: it may be that one's message."""
 
     @property
     def pushed_after(self) -> int:
         """The moment before which it cannot have been stored."""
-        return self.push.invoked if self.push is not None else 0
+        push = self.earliest or self.push
+        return push.invoked if push is not None else 0
+
+    @property
+    def pushed_after_us(self) -> int:
+        """The time before which it cannot have been stored."""
+        push = self.earliest or self.push
+        return push.invoked_us if push is not None else 0
 
     @property
     def pushed_by(self) -> int:
@@ -519,8 +528,10 @@ def _match(facts: Facts, key: PartitionKey, transaction_id: str, payload: str, b
     if not equal:
         return named[0] if named else None
     if len(equal) > 1:
+        pushes = [message.earliest or message.push for message in equal]
+        first = min((push for push in pushes if push is not None), key=lambda push: push.invoked)
         for message in equal:
-            message.ordered = False
+            message.ordered, message.earliest = False, first
     return equal[0]
 
 

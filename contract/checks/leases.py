@@ -106,8 +106,7 @@ def earliest_act_us(run: Run) -> int:
     """The earliest time at which the pop can have taken the run."""
     earliest = run.call.invoked_us
     for message in run.messages:
-        if message.push is not None:
-            earliest = max(earliest, message.push.invoked_us)
+        earliest = max(earliest, message.pushed_after_us)
     return earliest
 
 

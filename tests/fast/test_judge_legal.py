@@ -1588,3 +1588,38 @@ def item_left_open_without_the_storage_is_stored_behind_the_next() -> HistoryBui
     h.audit()
     h.drain({("G", "p"): ["m2", "m3"]})
     return h
+
+
+@legal
+def one_value_in_two_unanswered_pushes_beside_a_start() -> HistoryBuilder:
+    """Which of the two is out of the group, the value does not tell: it is the one that was delivered later here."""
+    h = HistoryBuilder()
+    h.push("p", "m0")
+    first = h.begin_push("p", "m1", payloads=["1"])
+    first.lost()
+    first.effect_end()
+    h.place("p", "m1")
+    h.pop("G", "p", [], mode="new")
+    h.begin_push("p", "m2", payloads=["1"]).lost()
+    h.advance(1000)
+    h.place("p", "m2")
+    h.pop("G", "p", ["m2"], mode="new")
+    h.audit()
+    return h
+
+
+@legal
+def repeated_ack_answered_as_the_first_time_behind_a_seek() -> HistoryBuilder:
+    """The first one completed the batch, and the seek that nobody was answered put the group back."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"], lease_s=60)
+    first = h.begin_ack("G", ["m1"], lease=lease)
+    first.lost()
+    sought = h.begin_seek("G")
+    sought.lost()
+    sought.effect_end()
+    h.ack("G", ["m1"], lease=lease)
+    h.pop("G", "p", ["m1"], lease_s=60)
+    h.audit()
+    return h
