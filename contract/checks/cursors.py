@@ -132,6 +132,7 @@ class _Cursor:
         self.low_positions: list[int] = []
         self.moved_back: list[Call] = []
         self.lowered: list[Call] = []
+        self.settled_at = -1
         if start.low != OLDEST:
             self._note_low(-1, start.low)
 
@@ -161,6 +162,10 @@ class _Cursor:
         """Whether a seek that may move the cursor back overlaps a call."""
         return any(seek.invoked < call.until and call.invoked < seek.until for seek in self.moved_back)
 
+    def moved_back_since(self, moment: int) -> bool:
+        """Whether a seek that may move the cursor back may have acted since a moment."""
+        return any(seek.until > moment for seek in self.moved_back)
+
     def begin_seek(self, seek: Seek, log: Log) -> None:
         """A seek was sent: from now on the cursor may be where it was, or where the seek puts it."""
         if not (seek.to_end and seek.certain):
@@ -187,9 +192,14 @@ class _Cursor:
             self.base, self.base_call = OLDEST, None
 
     def ceiling_during(self, call: Call, without: Effect | None = None) -> Ceiling:
-        """The highest possible cursor during a call that returns now; BEYOND where a seek lowered it meanwhile."""
+        """The highest possible cursor during a call that returns now; BEYOND where a seek lowered it meanwhile.
+
+        One that was not answered lowered it where a run since then shows that it did: the call may have acted before.
+        """
         ceiling = self.ceiling(without)
-        if any(seek.returned > call.invoked for seek in self.lowered):
+        if any(seek.returned > call.invoked for seek in self.lowered) or any(
+            seek.until > call.invoked and self.settled_at > max(seek.invoked, call.invoked) for seek in self.moved_back
+        ):
             ceiling.position = BEYOND
         return ceiling
 
@@ -218,7 +228,7 @@ class _Cursor:
         if self.base_call is not None:  # the run before may have been taken after this one
             before = self.base_call
             self.effects.append(Effect(before, self.base, before.returned, before.returned_us))
-        self.base, self.base_call = start - 1, call
+        self.base, self.base_call, self.settled_at = start - 1, call, call.returned
         self.effects = [effect for effect in self.effects if not effect.over_before(call)]
         self.raise_low(call.returned, start - 1, call)
 
@@ -228,7 +238,7 @@ def end_at_most(log: Log, call: Call) -> int:
     places = [
         place
         for message, place in log.position.items()
-        if message.push is None or (message.push.invoked < call.until and message.push.invoked_us <= call.until_us)
+        if message.push is None or (message.pushed_after < call.until and message.pushed_after_us <= call.until_us)
     ]
     return (BEYOND if log.fragments > 1 else max(places)) if places else OLDEST
 
@@ -274,7 +284,7 @@ def trace_cursor(
         elif what == "ack answered" and isinstance(thing, Ack):
             trace.at_ack[thing.call.number, thing.lease_id] = cursor.ceiling_during(thing.call, own.get(id(thing)))
             committed = _certain_commit(thing, log, distrusted, profile)
-            if committed is not None:
+            if committed is not None and not cursor.moved_back_since(_repeated_since(reader, thing)):
                 cursor.raise_low(moment, committed, thing.call)
                 trace.certain.append(_commit(moment, committed, thing, log, batches.get(thing.lease_id, ())))
             spent = failures > _lowest_retry_limit(facts, reader.queue, thing, profile)
@@ -461,6 +471,20 @@ def _lowest_possible_stop(ack: Ack, log: Log, profile: Profile) -> int | None:
         places = [_place(log, message) for message in item.meant]
         stops.extend(places if item.dead_lettered else [place - 1 for place in places])
     return min(stops, default=None)
+
+
+def _repeated_since(reader: Reader, ack: Ack) -> int:
+    """The moment since which an ack may have been sent before: answered as the first time, it says nothing newer."""
+    if ack.lease_id is None or not reader.seeks:
+        return NEVER
+    asked = {(item.transaction_id, item.status) for item in ack.items}
+    same = [
+        other.call.invoked
+        for other in reader.acks
+        if other is not ack and other.lease_id == ack.lease_id and other.call.invoked < ack.call.returned
+        if any(item.may_have_acted and (item.transaction_id, item.status) in asked for item in other.items)
+    ]
+    return min(same, default=NEVER)
 
 
 def _commit(moment: int, position: int, ack: Ack, log: Log, batches: Iterable[Run]) -> Commit:

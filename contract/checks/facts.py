@@ -49,7 +49,7 @@ NEVER = 1 << 60
 QUEUE_MODE = "__QUEUE_MODE__"
 
 _ENDS = frozenset({"kill", "stop", "pause", "storage-stop"})
-_BEGINNINGS = frozenset({"start", "resume", "storage-start"})
+_ENDED_BY = {"start": ("kill", "stop", "pause"), "resume": ("pause",), "storage-start": ("storage-stop",)}
 
 
 @dataclass(slots=True, eq=False)
@@ -124,11 +124,20 @@ class Message:
     open: bool = False
     refused: bool = False
     denied: bool = False
+    earliest: Call | None = None
+    """Of several pushes that share its value the one that was sent first: it may be that one's message."""
 
     @property
     def pushed_after(self) -> int:
         """The moment before which it cannot have been stored."""
-        return self.push.invoked if self.push is not None else 0
+        push = self.earliest or self.push
+        return push.invoked if push is not None else 0
+
+    @property
+    def pushed_after_us(self) -> int:
+        """The time before which it cannot have been stored."""
+        push = self.earliest or self.push
+        return push.invoked_us if push is not None else 0
 
     @property
     def pushed_by(self) -> int:
@@ -357,6 +366,8 @@ def _register_pushes(facts: Facts) -> None:
         request = call.request
         assert isinstance(request, PushCall)
         result = call.result
+        # What nobody was answered may have been answered `buffered`: then it is stored when the broker is long done.
+        may_be_spooled = call.unknown and facts.without_storage(call.invoked_us, call.until_us)
         for item, partition in enumerate(request.partitions):
             message = Message(
                 f"m{len(facts.messages) + 1}",
@@ -369,6 +380,7 @@ def _register_pushes(facts: Facts) -> None:
                 request.transaction_ids[item],
                 refused=call.refused,
                 denied=call.refused and not call.undelivered,
+                ordered=not may_be_spooled,
             )
             facts.messages.append(message)
             if isinstance(result, PushResult):
@@ -385,6 +397,7 @@ def _apply_push_status(message: Message, result: PushResult, item: int, *, denie
     message_id = result.message_ids[item]
     if item in result.unknown_items or (denies_nothing and status in ("error", "failed")):
         message.open = True
+        message.ordered = not denies_nothing  # without the storage it may have been spooled all the same
         return None
     if status == "queued":
         assert message.push is not None
@@ -423,10 +436,18 @@ def _bind_pushes(facts: Facts, waiting: list[tuple[Message, str]]) -> None:
         if (message.queue, message_id) in facts.by_id:
             continue
         original = _unanswered_with_id(facts, message)
-        if original is not None:
+        if original is not None and not _knows_the_spool_only(facts, message, original):
             original.message_id = message_id
             original.stored_by = message.push.returned if message.push is not None else NEVER
             facts.by_id[message.queue, message_id] = original
+
+
+def _knows_the_spool_only(facts: Facts, duplicate: Message, original: Message) -> bool:
+    """Whether an answer "duplicate" may speak of what is still in the spool, and is stored under another id later."""
+    call = duplicate.push
+    assert call is not None
+    away = facts.without_storage(call.invoked_us, call.returned_us)
+    return not original.ordered and (away or call is original.push)
 
 
 def _unanswered_with_id(facts: Facts, duplicate: Message) -> Message | None:
@@ -507,15 +528,18 @@ def _match(facts: Facts, key: PartitionKey, transaction_id: str, payload: str, b
     if not equal:
         return named[0] if named else None
     if len(equal) > 1:
+        pushes = [message.earliest or message.push for message in equal]
+        first = min((push for push in pushes if push is not None), key=lambda push: push.invoked)
         for message in equal:
-            message.ordered = False
+            message.ordered, message.earliest = False, first
     return equal[0]
 
 
 def _settle_spooled(facts: Facts, spool_us: int) -> None:
     """From when on spooled messages are certainly stored: the broker was left alone for long enough (contract 2).
 
-    One whose transactionId another push to its partition has as well may be a duplicate of that.
+    One whose transactionId another push to its partition has as well may be a duplicate of that. One that was answered
+    without an id is known by its value alone, which others may have too.
     """
     for messages in facts.partitions.values():
         spooled = [message for message in messages if message.spooled]
@@ -524,18 +548,19 @@ def _settle_spooled(facts: Facts, spool_us: int) -> None:
         ids = Counter(message.transaction_id for message in messages)
         for message in spooled:
             assert message.push is not None
-            if ids[message.transaction_id] == 1:
+            if message.transaction_id is not None and ids[message.transaction_id] == 1:
                 message.stored_by = min(message.stored_by, _undisturbed(facts, message.push.returned_us, spool_us))
 
 
 def _undisturbed(facts: Facts, since_us: int, length_us: int) -> int:
     """The first moment after which the broker was whole for so long, after a time."""
-    away = 0
+    away: set[str] = set()
     for moment, event in enumerate(facts.history.events):
         if not away and event.at_us >= since_us + length_us:
             return moment
         if isinstance(event, Fault) and event.what != "crash-consumer":
-            away += (event.what in _ENDS) - (event.what in _BEGINNINGS)
+            away.difference_update(_ENDED_BY.get(event.what, ()))
+            away.update({event.what} & _ENDS)
         elif not (isinstance(event, Note) and event.text.startswith("stalled")):
             continue
         since_us = max(since_us, event.at_us)

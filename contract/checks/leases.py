@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from contract.checks.facts import NEVER, Call, Facts, Run, extended_s
 from contract.checks.options import possible_values
 from contract.checks.readers import Ack, Reader
-from contract.history import ExtendResult, PopCall
+from contract.history import ExtendResult, PopCall, PopResult
 from contract.profile import Profile
 
 CREATED_BY_CONFIGURE_S = 300
@@ -106,26 +106,46 @@ def earliest_act_us(run: Run) -> int:
     """The earliest time at which the pop can have taken the run."""
     earliest = run.call.invoked_us
     for message in run.messages:
-        if message.push is not None:
-            earliest = max(earliest, message.push.invoked_us)
+        earliest = max(earliest, message.pushed_after_us)
     return earliest
 
 
 def _extend(facts: Facts, lease: Lease) -> None:
+    """Notes how long extensions keep the lease. One that acts late acts while the lease lives, or not at all.
+
+    One that renewed less than the pop was given was too late for some of it, and does not say for what.
+    """
+    loose: list[tuple[Call, int]] = []
     for call, seconds in extended_s(facts, lease.run.lease_id):
         length_us = seconds * 1_000_000
-        last_us = call.returned_us if call.ok else call.until_us
-        lease.extensions.append((call, min(NEVER, last_us + length_us)))
-        lease.end_high_us = max(lease.end_high_us, min(NEVER, last_us + length_us))
-        if isinstance(call.result, ExtendResult) and call.result.success:
+        if not isinstance(call.result, ExtendResult) or not call.result.success:
+            loose.append((call, length_us))
+            continue
+        lease.extensions.append((call, call.returned_us + length_us))
+        lease.end_high_us = max(lease.end_high_us, call.returned_us + length_us)
+        if call.result.renewed >= _partitions(lease):
             lease.end_low_us = max(lease.end_low_us, call.invoked_us + length_us)
+    latest_us = lease.end_high_us + sum(length_us for _, length_us in loose)
+    for call, length_us in loose:
+        over_us = (
+            call.ended_us if call.ok else call.until_us
+        )  # denied without the storage, it may act behind its answer
+        lease.extensions.append((call, min(latest_us, over_us + length_us)))
+        lease.end_high_us = max(lease.end_high_us, lease.extensions[-1][1])
+
+
+def _partitions(lease: Lease) -> int:
+    """How many partitions the pop of the lease was given."""
+    result = lease.run.call.result
+    assert isinstance(result, PopResult)
+    return len(set(result.partitions))
 
 
 def _release(lease: Lease, ack: Ack) -> None:
     """Notes whether an ack could have released the lease, and whether it certainly did."""
     if ack.lease_id not in (None, lease.run.lease_id) or not ack.may_have_acted:
         return
-    if ack.call.until < lease.run.call.invoked:
+    if ack.until < lease.run.call.invoked:
         return
     last = lease.run.messages[-1]
     partial = ack.lease_id is not None and all(

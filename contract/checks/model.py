@@ -33,7 +33,7 @@ class ReaderModel:
 def _may_claim(messages: list[Message], log: Log, trace: CursorTrace, call: Call, latest_us: int) -> bool:
     """Whether, up to a time, there can have been a message above what the group had certainly completed."""
     for message in messages:
-        if message.push is not None and (message.push.invoked_us > latest_us or message.push.invoked > call.until):
+        if message.pushed_after_us > latest_us or message.pushed_after > call.until:
             continue
         place = log.position.get(message)
         low = None if place is None else trace.low_during(call, fragment(place))

@@ -64,6 +64,12 @@ class Ack:
         """At least one item may have had an effect."""
         return any(item.may_have_acted for item in self.items)
 
+    @property
+    def until(self) -> int:
+        """The last moment at which it may act: what an answer left open may act behind the answer."""
+        open_ = any(item.unknown for item in self.items)
+        return max(self.call.until, self.call.ended) if open_ else self.call.until
+
 
 @dataclass(slots=True)
 class Seek:

@@ -148,7 +148,7 @@ def _last_possibly_out(log: Log, messages: list[Message], decided_by: int, decid
     certainly_in = [
         message
         for message in messages
-        if message.push is not None and (message.push.invoked > decided_by or message.push.invoked_us > decided_by_us)
+        if message.push is not None and (message.pushed_after > decided_by or message.pushed_after_us > decided_by_us)
     ]
     if len(certainly_in) == len(messages):
         return OLDEST

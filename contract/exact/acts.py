@@ -10,6 +10,7 @@ between `from_us` and `until_us`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -48,7 +49,10 @@ class Unsupported(Exception):
 
 @dataclass(slots=True)
 class Spoken:
-    """One call as the history tells it. `result` None: not answered. `seen_us`: when the client gave up."""
+    """One call as the history tells it. `result` None: not answered. `seen_us`: when the client gave up.
+
+    `ended`, `ended_us`: when what an answer left open could act no more.
+    """
 
     number: int
     invoke: Invoke
@@ -56,6 +60,8 @@ class Spoken:
     until: int = NEVER
     until_us: int = NEVER
     seen_us: int = NEVER
+    ended: int = NEVER
+    ended_us: int = NEVER
     result: Result | None = None
     refused: bool = False
     acted: bool | None = None
@@ -130,14 +136,14 @@ class Flags(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle(Act):
-    """An ack settles the items of one (partition, lease). `flags` None: not answered."""
+    """An ack settles the items of one (partition, lease). `flags` None: not answered, as a whole or for one item."""
 
     group: str
     partition: str
     lease_id: str | None
     transaction_ids: tuple[str, ...]
     words: tuple[str, ...]
-    flags: tuple[Flags, ...] | None
+    flags: tuple[Flags | None, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,15 +209,17 @@ def read(history: History, profile: Profile) -> Puzzle:
         elif isinstance(request, DeleteQueueCall):
             raise Unsupported("a queue is deleted")
         elif isinstance(request, PushCall):
-            _push(puzzle, call, request)
+            _push(puzzle, call, request, faults, profile)
         elif isinstance(request, PopCall):
             _pop(puzzle, call, request, faults, profile)
         elif isinstance(request, AckCall):
-            puzzle.acts.extend(_ack(call, request, profile))
+            puzzle.acts.extend(_ack(call, request, faults, profile))
         elif isinstance(request, ExtendCall):
             renewed = _renewed(call.result) if isinstance(call.result, ExtendResult) else None
-            span = _span(call, "extends")
+            denied = renewed == 0 and _without_storage(faults, call, profile)
+            renewed, span = None if denied else renewed, _span(call, "extends", left_open=denied)
             puzzle.acts.append(Extend(span=span, lease_id=request.lease_id, seconds=request.seconds, renewed=renewed))
+    _spooled_come(puzzle)
     puzzle.acts.extend(Kill(span=Span("kill", 0, line, line, at_us, at_us, False)) for line, at_us in kills)
     return puzzle
 
@@ -241,6 +249,8 @@ def _pair(history: History) -> tuple[list[Spoken], list[tuple[int, int]], list[F
             call.acted = event.acted
             if call.result is None:
                 call.until, call.until_us = line, event.at_us
+            else:
+                call.ended, call.ended_us = line, event.at_us
         elif isinstance(event, Fault) and event.what != "crash-consumer":
             faults.append(event)
             if event.what in ("kill", "stop", "restart", "storage-stop"):
@@ -250,34 +260,42 @@ def _pair(history: History) -> tuple[list[Spoken], list[tuple[int, int]], list[F
     return list(calls.values()), kills, faults
 
 
-def _span(call: Spoken, what: str, *, until_us: int | None = None, optional: bool | None = None) -> Span:
-    """The span of a call. Given `optional`: what its answer left open may happen at any later time, or never."""
+def _span(call: Spoken, what: str, *, until_us: int | None = None, left_open: bool = False) -> Span:
+    """The span of a call. `left_open`: its answer leaves open whether it acts, so that may come later, or never."""
     return Span(
         f"call {call.number} {what}",
         call.number,
         call.line,
-        NEVER if optional else call.until,
+        call.ended if left_open else call.until,
         call.invoke.at_us,
-        NEVER if optional else call.until_us if until_us is None else until_us,
-        call.optional or bool(optional),
+        call.ended_us if left_open else call.until_us if until_us is None else until_us,
+        call.optional or left_open,
     )
 
 
-def _push(puzzle: Puzzle, call: Spoken, request: PushCall) -> None:
+def _push(puzzle: Puzzle, call: Spoken, request: PushCall, faults: list[Fault], profile: Profile) -> None:
     previous: dict[str, int] = {}
     result = call.result if isinstance(call.result, PushResult) else None
+    away = _without_storage(faults, call, profile)
     for item, partition in enumerate(request.partitions):
         status = result.statuses[item] if result is not None else ""
         unknown = result is not None and item in result.unknown_items
         if status in ("error", "failed") and not unknown:
-            continue
+            if not away:
+                continue
+            unknown = True
+        # What was answered `buffered`, or may have been, is stored when the broker is long done with the call.
+        spooled = status == "buffered" or (away and (result is None or unknown))
         # What was spooled may get another id when it is stored.
         named = result is not None and not unknown and status != "buffered"
         message_id = result.message_ids[item] if result is not None and named else None
         transaction_id = request.transaction_ids[item]
         if transaction_id is None and result is not None and not unknown:
             transaction_id = result.transaction_ids[item]
-        span = _span(call, f"stores item {item}", optional=unknown or status == "buffered")
+        span = _span(call, f"stores item {item}", left_open=unknown or status == "buffered")
+        if spooled:
+            by_us = _spooled_by_us(faults, call.seen_us, profile) if status == "buffered" else NEVER
+            span = replace(span, until=NEVER, until_us=by_us, optional=True)
         puzzle.acts.append(
             Store(
                 span=span,
@@ -288,13 +306,41 @@ def _push(puzzle: Puzzle, call: Spoken, request: PushCall) -> None:
                 message_id=message_id,
                 payload=request.payloads[item],
                 duplicate=status == "duplicate",
-                in_order=status != "buffered",
+                in_order=not spooled,
             )
         )
         if not span.optional:
             previous[partition] = len(puzzle.acts) - 1
         if message_id is not None and status != "duplicate":
             puzzle.known_ids.add(message_id)
+
+
+def _spooled_by_us(faults: list[Fault], since_us: int, profile: Profile) -> int:
+    """When what was answered `buffered` is stored at the latest: so long after the broker was left alone."""
+    if profile.spool_s is None or not any(fault.what == "storage-stop" for fault in faults):
+        return NEVER
+    length_us = int(profile.spool_s * 1_000_000)
+    down = paused = away = False
+    for fault in faults:
+        if not (down or paused or away) and fault.at_us >= since_us + length_us:
+            break
+        down = fault.what in ("kill", "stop") or (down and fault.what not in ("start", "restart"))
+        paused = fault.what == "pause" or (paused and fault.what not in ("resume", "start", "restart"))
+        away = fault.what == "storage-stop" or (away and fault.what != "storage-start")
+        since_us = max(since_us, fault.at_us)
+    return NEVER if down or paused or away else since_us + length_us
+
+
+def _spooled_come(puzzle: Puzzle) -> None:
+    """What was spooled must be stored in time, unless it may be a duplicate, or is known by its value alone."""
+    stores = [act for act in puzzle.acts if isinstance(act, Store)]
+    ids = Counter((act.partition, act.transaction_id) for act in stores)
+    for index, act in enumerate(puzzle.acts):
+        if isinstance(act, Store) and not act.in_order:
+            sure = act.transaction_id is not None and ids[act.partition, act.transaction_id] == 1
+            due = sure and act.span.until_us < NEVER
+            span = replace(act.span, until_us=act.span.until_us if due else NEVER, optional=not due)
+            puzzle.acts[index] = replace(act, span=span)
 
 
 def _pop(puzzle: Puzzle, call: Spoken, request: PopCall, faults: list[Fault], profile: Profile) -> None:
@@ -325,17 +371,18 @@ def _latest_claim_us(call: Spoken, faults: list[Fault], profile: Profile) -> int
 
 
 def _without_storage(faults: list[Fault], call: Spoken, profile: Profile) -> bool:
-    """Whether the storage was away, or had just come back, at any time during a call."""
+    """Whether the storage was away, or had just come back, at any time while a call was under way."""
+    over_us = call.seen_us if call.result is not None else call.until_us
     settle_us = int(profile.storage_settle_s * 1_000_000)
     stopped_us: int | None = None
     for fault in faults:
         if fault.what == "storage-stop":
             stopped_us = fault.at_us
         elif fault.what == "storage-start" and stopped_us is not None:
-            if stopped_us <= call.seen_us and call.invoke.at_us <= fault.at_us + settle_us:
+            if stopped_us <= over_us and call.invoke.at_us <= fault.at_us + settle_us:
                 return True
             stopped_us = None
-    return stopped_us is not None and stopped_us <= call.seen_us
+    return stopped_us is not None and stopped_us <= over_us
 
 
 def _disturbed(faults: list[Fault], begin_us: int, end_us: int) -> bool:
@@ -352,29 +399,23 @@ def _disturbed(faults: list[Fault], begin_us: int, end_us: int) -> bool:
     return away or storage_away
 
 
-def _ack(call: Spoken, request: AckCall, profile: Profile) -> Iterator[Settle]:
+def _ack(call: Spoken, request: AckCall, faults: list[Fault], profile: Profile) -> Iterator[Settle]:
     parts: dict[tuple[str, str | None], list[int]] = {}
     for index, partition in enumerate(request.partitions):
         parts.setdefault((partition, request.lease_ids[index]), []).append(index)
     result = call.result if isinstance(call.result, AckResult) else None
+    away = result is not None and _without_storage(faults, call, profile)
     for (partition, lease_id), indexes in parts.items():
         words = tuple(_word(request.statuses[index]) for index in indexes)
         if words.count("dlq") > 1 and profile.multi_dlq_files_lowest_only:
             raise Unsupported("several dlq in one call, on a broker that files one")
         open_ = result is not None and any(index in result.unknown_items for index in indexes)
+        open_ = open_ or (away and result is not None and not any(result.successes[index] for index in indexes))
         flags = None
         if result is not None and not open_:
-            flags = tuple(
-                Flags(
-                    result.successes[index],
-                    bool(result.noops[index]),
-                    bool(result.dead_lettered[index]),
-                    result.released[index],
-                )
-                for index in indexes
-            )
+            flags = tuple(None if away and not result.successes[index] else _flags(result, index) for index in indexes)
         yield Settle(
-            span=_span(call, f"settles {', '.join(words)}", optional=open_),
+            span=_span(call, f"settles {', '.join(words)}", left_open=open_),
             group=request.group,
             partition=partition,
             lease_id=lease_id,
@@ -382,6 +423,12 @@ def _ack(call: Spoken, request: AckCall, profile: Profile) -> Iterator[Settle]:
             words=words,
             flags=flags,
         )
+
+
+def _flags(result: AckResult, index: int) -> Flags:
+    return Flags(
+        result.successes[index], bool(result.noops[index]), bool(result.dead_lettered[index]), result.released[index]
+    )
 
 
 def _renewed(result: ExtendResult) -> int:

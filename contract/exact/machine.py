@@ -9,7 +9,7 @@ machine (`named_registers`), since a broker does it always or never.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from contract.exact.acts import NEVER, Configure, Extend, Kill, Move, Puzzle, Settle, Span, Start, Store, Take, timed
@@ -31,6 +31,7 @@ class Machine:
         self.puzzle, self.profile, self.named_registers = puzzle, profile, named_registers
         self.early_us = int(profile.lease_early_s * MICROSECONDS)
         self.settling = Settling(puzzle.acts, self.early_us)
+        self.sent_ids = {act.sent_id for act in puzzle.acts if isinstance(act, Store)}
 
     def begin(self) -> State:
         """Nothing has happened yet."""
@@ -214,7 +215,17 @@ class Machine:
             after = after.with_log(partition, (*log[: reader.cursor], *entries, *log[last:]))
             after = self._claimed(after, (request.group, partition), request, result.lease_id, last, attempt)
         if after is not None:
-            yield after
+            yield from self._counts_cleared(after, request, given)
+
+    def _counts_cleared(self, state: State, request: PopCall, partitions: Iterable[str]) -> Iterator[State]:
+        """An autoAck pop completes what it takes: that may clear the retry counts of its partitions, or not."""
+        yield state
+        if not request.auto_ack:
+            return
+        for partition in partitions:
+            key = (request.group, partition)
+            state = state.with_reader(key, state.readers[key]._replace(failures=0))
+        yield state
 
     def _within_budget(self, request: PopCall, result: PopResult, given: dict[str, list[int]]) -> bool:
         batch = DEFAULT_BATCH if request.batch is None else max(request.batch, 1)
@@ -238,8 +249,10 @@ class Machine:
             return None
         stored = self.puzzle.acts[entry.act]
         assert isinstance(stored, Store)
-        minted = stored.sent_id is None and result.transaction_ids[at] != message_id
-        if minted or not same_value(stored.payload, result.payloads[at]):
+        # What was spooled may get another id when it is stored, and keeps the transactionId minted for it.
+        minted = result.transaction_ids[at]
+        own = minted == message_id if stored.in_order else minted not in self.sent_ids
+        if (stored.sent_id is None and not own) or not same_value(stored.payload, result.payloads[at]):
             return None
         return Entry(entry.act, message_id, result.transaction_ids[at])
 
@@ -287,7 +300,8 @@ class Machine:
         covered = sorted(state.logs) if request.partition is None else [request.partition]
         for count in range(1, min(most or len(covered), len(covered)) + 1):
             for partitions in itertools.combinations(covered, count):
-                yield from self._claim_unseen(state, act, partitions, batch)
+                for after in self._claim_unseen(state, act, partitions, batch):
+                    yield from self._counts_cleared(after, request, partitions)
 
     def _claim_unseen(self, state: State, act: Take, partitions: tuple[str, ...], left: int) -> Iterator[State]:
         if not partitions:

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from contract.exact.acts import Act, Puzzle, Start, Store, Unsupported, read
+from contract.exact.acts import Act, Move, Puzzle, Start, Store, Unsupported, read
 from contract.exact.machine import Machine
 from contract.exact.state import MICROSECONDS, State
 from contract.history import History
@@ -51,8 +51,8 @@ def explain(history: History, profile: Profile | None = None, *, nodes: int = 20
     except Unsupported as error:
         return Answer(Finding.UNSUPPORTED, why=str(error))
     readings = [used.named_pop_registers] if used.named_pop_registers is not None else [True, False]
-    if not puzzle.timed_groups:
-        readings = readings[:1]
+    if not puzzle.timed_groups and not any(isinstance(act, Move) for act in puzzle.acts):
+        readings = readings[:1]  # it matters to nothing which groups are there
     best, spent = Answer(Finding.REJECTED), 0
     for reading in readings:
         search = _Search(puzzle, used, nodes - spent, named_registers=bool(reading))

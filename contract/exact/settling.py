@@ -53,7 +53,7 @@ class Settling:
         items = list(zip(act.transaction_ids, act.words, strict=True))
         given_up = {transaction_id for transaction_id, word in items if word in ("failed", "dlq")}
         flags = zip(act.flags or (), items, strict=False)
-        return all(transaction_id in given_up for flag, (transaction_id, _) in flags if flag.dead_lettered)
+        return all(transaction_id in given_up for flag, (transaction_id, _) in flags if flag and flag.dead_lettered)
 
     def _places(self, state: State, act: Settle) -> list[list[int]]:
         """For each item, the offsets that its transactionId may mean."""
@@ -69,6 +69,8 @@ class Settling:
             return True
         for item, places in enumerate(self._places(state, act)):
             flag = act.flags[item]
+            if flag is None:
+                continue
             below = act.words[item] == "completed" and any(place < reader.cursor for place in places)
             if (flag.success and not below and not self._repeats(act, item, done)) or (flag.noop and not below):
                 return False
@@ -81,7 +83,7 @@ class Settling:
             and isinstance(other, Settle)
             and (other.group, other.partition, other.lease_id) == (act.group, act.partition, act.lease_id)
             and (other.transaction_ids, other.words) == (act.transaction_ids, act.words)
-            and (other.flags is None or other.flags[item].success)
+            and _may_have_succeeded(other, item)
             for index, other in enumerate(self.acts)
         )
 
@@ -143,7 +145,13 @@ class Settling:
         key = (act.group, act.partition)
         reader = state.readers[key]._replace(cursor=outcome.cursor, failures=outcome.failures)
         for place, flag in zip(meant, act.flags or (), strict=False):
-            if place is not None and place >= 0 and flag.success and flag.released not in (None, outcome.release):
+            if (
+                flag is not None
+                and place is not None
+                and place >= 0
+                and flag.success
+                and flag.released not in (None, outcome.release)
+            ):
                 return
         yield state.with_reader(key, reader._replace(lease=None) if outcome.release else reader)
 
@@ -152,6 +160,8 @@ class Settling:
         if act.flags is None:
             return True
         for place, word, flag in zip(meant, act.words, act.flags, strict=True):
+            if flag is None:
+                continue
             if place is None or place < 0 or outcome is None:
                 if flag.success != (place is not None and word == "completed"):
                     return False
@@ -170,14 +180,19 @@ class Settling:
         for item, places in enumerate(self._places(state, act)):
             above = [place + 1 for place in places if place >= reader.cursor]
             below = any(place < reader.cursor for place in places)
+            flag = act.flags[item] if act.flags is not None else None
             if act.words[item] != "completed":
-                fits = act.flags is None or not (act.flags[item].success and not places)
-                options.append([0] if fits else [])
-            elif act.flags is None:
+                options.append([0] if flag is None or places or not flag.success else [])
+            elif flag is None:
                 options.append([*above, 0])
             else:
-                moved = [] if act.flags[item].noop else above
+                moved = [] if flag.noop else above
                 stays = [0] if below else []
-                options.append(moved + stays if act.flags[item].success else [] if below and not above else [0])
+                options.append(moved + stays if flag.success else [] if below and not above else [0])
         for reached in {max(chosen) for chosen in itertools.product(*options)}:
             yield state.with_reader(key, reader._replace(cursor=max(reader.cursor, reached)))
+
+
+def _may_have_succeeded(act: Settle, item: int) -> bool:
+    flag = act.flags[item] if act.flags is not None else None
+    return flag is None or flag.success

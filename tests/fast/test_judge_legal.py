@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from contract.history import AckResult, DoneResult, ExtendCall, PushResult, SeekCall
+from contract.history import AckResult, DoneResult, ExtendCall, ExtendResult, PushResult, SeekCall
 from contract.history_builder import HistoryBuilder
 from contract.judge import judge
 from contract.verdicts import Verdict
@@ -924,6 +924,41 @@ def a_pop_beside_a_seek_takes_the_new_place() -> HistoryBuilder:
 
 
 @legal
+def a_pop_that_acted_before_a_seek_is_answered_last() -> HistoryBuilder:
+    """The other one acted behind the seek and was answered first."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1"], batch=1)
+    h.ack("G", ["m1"], lease=lease)
+    older = h.begin_pop("G", "p", worker=1)
+    sought = h.begin_seek("G")
+    h.pop("G", "p", ["m1", "m2"], worker=2)
+    older.messages(["m2"], lease="older")
+    sought.ok(DoneResult())
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2"]})
+    return h
+
+
+@legal
+def a_pop_that_acted_before_a_seek_without_an_answer_is_answered_last() -> HistoryBuilder:
+    """The same, and only the other pop tells that the seek acted."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1"], batch=1)
+    h.ack("G", ["m1"], lease=lease)
+    older = h.begin_pop("G", "p", worker=1)
+    sought = h.begin_seek("G")
+    sought.lost()
+    sought.effect_end()
+    h.pop("G", "p", ["m1", "m2"], worker=2)
+    older.messages(["m2"], lease="older")
+    h.audit()
+    h.drain({("G", "p"): ["m1", "m2"]})
+    return h
+
+
+@legal
 def an_empty_pop_beside_a_seek() -> HistoryBuilder:
     """A pop that overlaps a seek may have acted before it and found nothing."""
     h = completed_then(HistoryBuilder())
@@ -1342,4 +1377,249 @@ def push_that_failed_with_the_storage_and_is_delivered() -> HistoryBuilder:
     h.advance(5000)
     h.audit()
     h.drain({("G", "p"): ["m1 after all"]})
+    return h
+
+
+@legal
+def unfenced_ack_left_open_by_its_answer_releases_a_later_lease() -> HistoryBuilder:
+    """The commit of which the broker lost sight comes through when the message is leased again."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m1"], batch=1, lease_s=1)
+    unknown = AckResult((False,), ("pool timed out",), (None,), (None,), (None,), frozenset({0}))
+    h.begin_ack("G", ["m1"], lease=None).ok(unknown)
+    h.advance(1001)
+    h.pop("G", "p", ["m1"], batch=1, lease_s=60)
+    h.pop("G", "p", ["m2"], batch=1, lease_s=60)
+    h.audit()
+    return h
+
+
+@legal
+def unfenced_ack_denied_without_the_storage_releases_a_later_lease() -> HistoryBuilder:
+    """What a broker denies without its storage may come through as well."""
+    h = HistoryBuilder(profile="1.x")
+    h.push("p", "m1", "m2")
+    h.pop("G", "p", ["m1"], batch=1, lease_s=1)
+    h.fault("storage-stop")
+    h.ack("G", ["m1"], lease=None, success=False)
+    h.fault("storage-start")
+    h.advance(1001)
+    h.pop("G", "p", ["m1"], batch=1, lease_s=60)
+    h.pop("G", "p", ["m2"], batch=1, lease_s=60)
+    h.audit()
+    return h
+
+
+@legal
+def unfenced_completion_that_acts_between_two_failures() -> HistoryBuilder:
+    """A batch that completes clears the count, also by an ack that was sent before the failures."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1"], batch=1)
+    late = h.begin_ack("G", ["m1"], lease=None)
+    late.lost()
+    h.ack("G", ["m1"], lease=lease, statuses="failed")
+    h.pop("G", "p", ["m1"], batch=1)
+    late.effect_end()
+    lease = h.pop("G", "p", ["m2"], batch=1)
+    h.ack("G", ["m2"], lease=lease, statuses="failed")
+    h.pop("G", "p", ["m2"], batch=1)
+    h.audit()
+    return h
+
+
+@legal
+def unfenced_failure_that_acts_behind_a_dead_letter() -> HistoryBuilder:
+    """It is the first failure of a new count, though it was sent before the old one was spent."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    h.ack("G", ["m1"], lease=lease, statuses="failed")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    late = h.begin_ack("G", ["m2"], lease=None, statuses="failed")
+    late.lost()
+    h.ack("G", ["m1"], lease=lease, statuses="failed", dead_lettered=True)
+    h.pop("G", "p", ["m2"])
+    late.effect_end()
+    lease = h.pop("G", "p", ["m2"])
+    h.ack("G", ["m2"], lease=lease, statuses="failed", dead_lettered=True)
+    h.audit()
+    return h
+
+
+@legal
+def auto_ack_pop_between_two_failures() -> HistoryBuilder:
+    """It completes what it delivers, and may clear the count as every completed batch does."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1", "m2", "m3")
+    lease = h.pop("G", "p", ["m1"], batch=1)
+    h.ack("G", ["m1"], lease=lease, statuses="failed")
+    h.pop("G", "p", ["m1"], batch=1, auto_ack=True)
+    lease = h.pop("G", "p", ["m2"], batch=1)
+    h.ack("G", ["m2"], lease=lease, statuses="failed")
+    unseen = h.begin_pop("G", "p", batch=1, auto_ack=True)
+    unseen.lost()
+    unseen.effect_end()
+    lease = h.pop("G", "p", ["m3"], batch=1)
+    h.ack("G", ["m3"], lease=lease, statuses="failed")
+    h.pop("G", "p", ["m3"], batch=1)
+    h.audit()
+    return h
+
+
+@legal
+def unanswered_push_that_was_spooled() -> HistoryBuilder:
+    """The broker was done with it and had stored nothing yet: the answer that was lost said `buffered`."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease)
+    h.fault("storage-stop")
+    spooled = h.begin_push("p", "m2", "m3")
+    spooled.lost()
+    spooled.effect_end()
+    h.fault("storage-start")
+    h.advance(4000)
+    h.pop("G", "p", [])
+    h.advance(4000)
+    h.place("p", "m3", "m2")
+    h.pop("G", "p", ["m3", "m2"])
+    h.audit()
+    return h
+
+
+@legal
+def extension_denied_while_the_storage_is_away_that_acts_late() -> HistoryBuilder:
+    """It counts from when it comes through, as long as the lease lives."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"], lease_s=60)
+    h.fault("storage-stop")
+    h.extend("G", lease, 30, success=False)
+    h.fault("storage-start")
+    h.advance(70_000)
+    h.pop("G", "p", [], worker=1)
+    h.audit()
+    h.drain({("G", "p"): ["m1"]})
+    return h
+
+
+@legal
+def spooled_message_without_an_id_that_looks_like_another() -> HistoryBuilder:
+    """Which of two pushes of one value was stored, the value does not tell."""
+    h = HistoryBuilder(profile="2.x")
+    h.fault("storage-stop")
+    opened = h.begin_push("p", "m1", "m2", payloads=["1", "1"])
+    opened.ok(PushResult((None, None), (None, None), ("failed", "buffered"), (None, None)))
+    h.fault("storage-start")
+    h.advance(5000)
+    h.unspool("m3", "m2")
+    h.advance(20_000)
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def duplicate_of_what_is_still_in_the_spool() -> HistoryBuilder:
+    """Its answer names the id of the spool; the message gets another one when it is stored."""
+    h = HistoryBuilder(profile="2.x")
+    h.fault("storage-stop")
+    opened = h.begin_push("p", "m1", "m2", transaction_ids=["t", "t"])
+    opened.ok(PushResult((None, "spool 1"), ("t", "t"), ("buffered", "duplicate"), (None, None)))
+    opened = h.begin_push("p", "m3", transaction_ids=["t"])
+    opened.ok(PushResult(("spool 1",), ("t",), ("duplicate",), (None,)))
+    h.fault("storage-start")
+    h.advance(5000)
+    h.pop("G", "p", [])
+    h.unspool("m4", "m1")
+    h.advance(20_000)
+    h.audit()
+    h.drain({("G", "p"): ["m4"]})
+    return h
+
+
+@legal
+def duplicate_of_what_came_out_of_the_spool() -> HistoryBuilder:
+    """Once the storage is back, the answer names the id under which it was stored."""
+    h = HistoryBuilder(profile="2.x")
+    h.fault("storage-stop")
+    h.push("p", "m1", transaction_ids=["t"], statuses=["buffered"])
+    h.fault("storage-start")
+    h.advance(5000)
+    h.unspool("m3", "m1")
+    opened = h.begin_push("p", "m2", transaction_ids=["t"])
+    opened.ok(PushResult(("m3",), ("t",), ("duplicate",), (None,)))
+    h.audit()
+    h.drain({("G", "p"): ["m3"]})
+    return h
+
+
+@legal
+def extension_at_the_very_end_of_a_lease() -> HistoryBuilder:
+    """One partition was taken again in that moment, and the other one was renewed."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    h.push("r", "m2")
+    h.begin_pop("G", None, partitions=2, lease_s=2).messages(["m1", "m2"], lease="L")
+    h.advance(2000)
+    h.pop("G", "r", ["m2"], worker=1, lease_s=60)
+    h.begin("G/0", ExtendCall("q", "G", "L", 30)).ok(ExtendResult(True, 1))
+    h.audit()
+    h.drain({("G", "p"): ["m1"], ("G", "r"): ["m2"]})
+    return h
+
+
+@legal
+def item_left_open_without_the_storage_is_stored_behind_the_next() -> HistoryBuilder:
+    """It may have been spooled, and what was spooled has no place among the others."""
+    h = HistoryBuilder(profile="2.x")
+    opened = h.begin_push("p", "m1", "m2")
+    h.fault("storage-stop")
+    opened.ok(PushResult((None, "m2"), (None, "m2"), ("failed", "queued"), (None, None), frozenset({0})), 201)
+    h.place("p", "m2")
+    h.fault("storage-start")
+    h.advance(5000)
+    h.unspool("m3", "m1")
+    h.audit()
+    h.drain({("G", "p"): ["m2", "m3"]})
+    return h
+
+
+@legal
+def one_value_in_two_unanswered_pushes_beside_a_start() -> HistoryBuilder:
+    """Which of the two is out of the group, the value does not tell: it is the one that was delivered later here."""
+    h = HistoryBuilder()
+    h.push("p", "m0")
+    first = h.begin_push("p", "m1", payloads=["1"])
+    first.lost()
+    first.effect_end()
+    h.place("p", "m1")
+    h.pop("G", "p", [], mode="new")
+    h.begin_push("p", "m2", payloads=["1"]).lost()
+    h.advance(1000)
+    h.place("p", "m2")
+    h.pop("G", "p", ["m2"], mode="new")
+    h.audit()
+    return h
+
+
+@legal
+def repeated_ack_answered_as_the_first_time_behind_a_seek() -> HistoryBuilder:
+    """The first one completed the batch, and the seek that nobody was answered put the group back."""
+    h = HistoryBuilder()
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"], lease_s=60)
+    first = h.begin_ack("G", ["m1"], lease=lease)
+    first.lost()
+    sought = h.begin_seek("G")
+    sought.lost()
+    sought.effect_end()
+    h.ack("G", ["m1"], lease=lease)
+    h.pop("G", "p", ["m1"], lease_s=60)
+    h.audit()
     return h

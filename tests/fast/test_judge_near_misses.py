@@ -1192,3 +1192,131 @@ def an_item_that_failed_before_an_outage_is_delivered(bad: bool) -> HistoryBuild
     h.audit()
     h.drain({("G", "p"): h.order["p"]})
     return h
+
+
+@near_miss("order/starts-at-cursor")
+def a_pop_after_the_one_that_shows_a_seek(bad: bool) -> HistoryBuilder:
+    """A seek without an answer excuses what was under way when it acted, and nothing that was sent later."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2", "m3")
+    lease = h.pop("G", "p", ["m1", "m2"], batch=2)
+    h.ack("G", ["m1", "m2"], lease=lease)
+    h.begin_seek("G").lost()
+    lease = h.pop("G", "p", ["m1"], batch=1)
+    h.ack("G", ["m1"], lease=lease)
+    h.pop("G", "p", ["m3"] if bad else ["m2"], batch=1, lease_s=9)
+    h.audit()
+    return h
+
+
+@near_miss("lease/exclusive")
+def an_unfenced_ack_that_could_act_no_more(bad: bool) -> HistoryBuilder:
+    """What an answer left open releases a later lease only where it can still act by then."""
+    h = HistoryBuilder()
+    h.push("p", "m1", "m2")
+    h.pop("H", "p", ["m1", "m2"])
+    h.pop("H", "p", [])
+    h.pop("G", "p", ["m1"], batch=1, lease_s=1)
+    late = h.begin_ack("G", ["m1"], lease=None)
+    late.ok(AckResult((False,), ("pool timed out",), (None,), (None,), (None,), frozenset({0})))
+    if bad:
+        late.effect_end()
+    h.advance(1001)
+    h.pop("G", "p", ["m1"], batch=1, lease_s=60)
+    if not bad:
+        late.effect_end()
+    h.pop("G", "p", ["m2"], batch=1, lease_s=60)
+    h.audit()
+    return h
+
+
+@near_miss("ack/budget-spent-once")
+def a_failure_behind_an_auto_ack_pop(bad: bool) -> HistoryBuilder:
+    """An autoAck pop may clear the count between two failures, and not where it was over before the first."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1", "m2")
+    if bad:
+        h.pop("G", "p", ["m1"], batch=1, auto_ack=True)
+    first = "m2" if bad else "m1"
+    lease = h.pop("G", "p", [first], batch=1)
+    h.ack("G", [first], lease=lease, statuses="failed")
+    if not bad:
+        h.pop("G", "p", ["m1"], batch=1, auto_ack=True)
+    lease = h.pop("G", "p", ["m2"], batch=1)
+    h.ack("G", ["m2"], lease=lease, statuses="failed")
+    h.audit()
+    return h
+
+
+@near_miss("ack/budget-spent-once")
+def a_dead_letter_too_early_behind_an_unfenced_failure(bad: bool) -> HistoryBuilder:
+    """A failure without a lease counts behind a dead letter only where it can still act by then."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1", "m2")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    h.ack("G", ["m1"], lease=lease, statuses="failed")
+    lease = h.pop("G", "p", ["m1", "m2"])
+    late = h.begin_ack("G", ["m2"], lease=None, statuses="failed")
+    late.lost()
+    if bad:
+        late.effect_end()
+    h.ack("G", ["m1"], lease=lease, statuses="failed", dead_lettered=True)
+    h.pop("G", "p", ["m2"])
+    if not bad:
+        late.effect_end()
+    h.advance(2001)
+    lease = h.pop("G", "p", ["m2"])
+    h.ack("G", ["m2"], lease=lease, statuses="failed", dead_lettered=True)
+    h.audit()
+    return h
+
+
+@near_miss("ack/stale-lease-refused")
+def an_ack_after_every_possible_end_of_an_extended_lease(bad: bool) -> HistoryBuilder:
+    """An extension without an answer acts before its lease is over, or not at all."""
+    h = HistoryBuilder(profile="2.x")
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"], lease_s=2)
+    h.begin("G/0", ExtendCall("q", "G", lease, 5)).lost()
+    h.advance(7001)
+    h.ack("G", ["m1"], lease=lease, success=bad)
+    h.audit()
+    return h
+
+
+@near_miss("push/stored-is-delivered")
+def a_spooled_message_never_comes_after_a_kill_of_a_paused_broker(bad: bool) -> HistoryBuilder:
+    """A broker that was killed while it was paused is whole when it is started."""
+    h = HistoryBuilder(profile="2.x")
+    h.fault("storage-stop")
+    h.push("p", "m1", statuses=["buffered"])
+    h.fault("storage-start")
+    h.fault("pause")
+    h.kill()
+    if not bad:
+        h.unspool("m2", "m1")
+    h.advance(20_000)
+    h.audit()
+    h.drain({("G", "p"): [] if bad else ["m2"]})
+    return h
+
+
+@near_miss("ack/budget-spent-once")
+def a_dead_letter_too_early_behind_a_seek(bad: bool) -> HistoryBuilder:
+    """A seek clears what failed before it, and not what may fail behind it."""
+    h = HistoryBuilder()
+    h.configure(retryLimit=1)
+    h.push("p", "m1")
+    lease = h.pop("G", "p", ["m1"])
+    if bad:
+        h.ack("G", ["m1"], lease=lease, statuses="failed")
+    h.seek("G")
+    lease = h.pop("G", "p", ["m1"])
+    if not bad:
+        h.ack("G", ["m1"], lease=lease, statuses="failed")
+        lease = h.pop("G", "p", ["m1"])
+    h.ack("G", ["m1"], lease=lease, statuses="failed", dead_lettered=True)
+    h.audit()
+    return h

@@ -44,6 +44,8 @@ Events = list[Event]
 Mutation = Callable[[Events, Random], None]
 MUTATIONS: list[Mutation] = []
 TRIES = 20
+PROFILES = ["1.x", "2.x", "reference"]
+"""A mutant may be one of another kind of broker, with the tolerances of that."""
 
 
 def mutation(change: Mutation) -> Mutation:
@@ -85,7 +87,8 @@ def mutants(history: History, random: Random, count: int) -> Iterable[tuple[str,
                     continue
                 names.append(change.__name__.replace("_", " "))
                 break
-        mutant = History(history.header, tuple(events))
+        profile = random.choice([history.header.profile] * 4 + PROFILES)
+        mutant = History(msgspec.structs.replace(history.header, profile=profile), tuple(events))
         if readable(mutant):
             yield " + ".join(names), mutant
 
@@ -332,6 +335,18 @@ def broker_killed(events: Events, random: Random) -> None:
     place = random.randrange(len(events))
     at_us = events[place].at_us
     events[place:place] = [Fault(at_us, "kill"), Fault(at_us, "start")]
+
+
+@mutation
+def storage_broken_off(events: Events, random: Random) -> None:
+    """The storage was away for a while, or never came back."""
+    begin = random.randrange(len(events))
+    end = random.randint(begin, min(len(events) - 1, begin + 8))
+    if any(isinstance(event, Fault) and event.what.startswith("storage") for event in events):
+        raise NotHere
+    if random.random() < 0.8:
+        events.insert(end, Fault(events[end].at_us, "storage-start"))
+    events.insert(begin, Fault(events[begin].at_us, "storage-stop"))
 
 
 @mutation

@@ -1,8 +1,9 @@
 """A legal broker with a will of its own: whatever the contract leaves open, it draws.
 
 It plays random calls that overlap at random, acts at random moments inside each call, loses answers, acts late or never
-behind a lost answer, dies and forgets what it may forget, gives shorter runs than it could, and takes now one and now
-the other of two allowed readings. Every history that it writes is legal by construction, so every judge must pass it.
+behind a lost answer, dies and forgets what it may forget, denies and spools without its storage, gives shorter runs
+than it could, and takes now one and now the other of two allowed readings. Every history that it writes is legal by
+construction, so every judge must pass it.
 
 It follows contract.md sections 2 to 5 and 8 and shares nothing with the reference broker or the exact search.
 """
@@ -48,6 +49,8 @@ STRENGTH = {"completed": 0, "retry": 1, "failed": 2, "dlq": 3}
 START_US = 240_000
 LATE_US = 490_000
 PUSHED_LEASE_S = 60
+SETTLE_US = {"simulated": 0, "2.x": 1_990_000}
+SPOOL_US = 9_900_000
 
 
 @dataclass(slots=True)
@@ -58,6 +61,17 @@ class Stored:
     transaction_id: str
     payload: str
     at_us: int = 0
+
+
+@dataclass(slots=True)
+class Spooled:
+    """What was pushed without the storage, and when it is stored at the latest."""
+
+    partition: str
+    sent_id: str | None
+    transaction_id: str | None
+    payload: str
+    by_us: int = 1 << 60
 
 
 @dataclass(slots=True)
@@ -121,6 +135,12 @@ class Playground:
     named_registers: bool = True
     from_now: bool = False
     draining: bool = False
+    profile: str = "simulated"
+    outages: bool = False
+    away: bool = False
+    blind_until_us: int = -1
+    spool: list[Spooled] = field(default_factory=list)
+    later: list[Callable[[], object]] = field(default_factory=list)
     phase: PhaseName | None = None
     modes: dict[str, str | None] = field(default_factory=dict)
     settled: dict[tuple[str, str, str | None], list[tuple[object, list[bool]]]] = field(default_factory=dict)
@@ -130,6 +150,9 @@ class Playground:
         self.named_registers = self.random.random() < 0.5
         self.counts = self.random.random() < 0.5
         self.from_now = self.random.random() < 0.2
+        self.outages = self.random.random() < 0.4
+        if self.outages:
+            self.profile = self.random.choice(list(SETTLE_US))
         self.modes = {"": None, "A": "all", "B": self.random.choice([None, "new", "all"])}
         if self.random.random() < 0.5:
             self._configure()
@@ -140,7 +163,7 @@ class Playground:
             self._step(new=False)
         if self._chance(0.4):
             self._finish()
-        header = Header(HISTORY_VERSION, "playground", "a legal broker", "simulated", {}, ("q",))
+        header = Header(HISTORY_VERSION, "playground", "a legal broker", self.profile, {}, ("q",))
         return History(header, (*self.events, End(self.now_us)))
 
     def _step(self, *, new: bool = True) -> None:
@@ -148,6 +171,8 @@ class Playground:
         if self.open:
             choices += [self._act] * 6 + [self._answer] * 6 + [self._lose]
         choices += [self._wait]
+        if self.later or self.spool:
+            choices += [self._act_late]
         fate = self.random.random()
         if fate < 0.02:
             choices = [self._kill]
@@ -155,6 +180,8 @@ class Playground:
             choices = [self._pause]
         elif new and fate < 0.05:
             choices = [self._configure]
+        elif self.outages and fate < (0.25 if self.away else 0.12):
+            choices = [self._toggle_storage]
         self.random.choice(choices)()
 
     # Time, faults -------------------------------------------------------------------------------------------------
@@ -164,7 +191,10 @@ class Playground:
         exact = [end + self.random.choice([-1000, 0, 1, 1000]) for end in ends]
         wanted = self.random.choice([0, 1000, 100_000, 500_000, 1_000_000, 2_000_000, *exact])
         due = [call.by_us - self.now_us for call in self.open if call.deeds]
+        due += [spooled.by_us - self.now_us for spooled in self.spool]
         self.now_us += max(0, min([wanted, *due]))
+        for spooled in [spooled for spooled in self.spool if spooled.by_us <= self.now_us]:
+            self._unspool(spooled)
 
     def _pause(self) -> None:
         """Nothing acts for a while; what a first pop decides may come as late as the broker does."""
@@ -172,8 +202,55 @@ class Playground:
         self.now_us += self.random.choice([1000, 700_000])
         self.events.append(Fault(self.now_us, "resume"))
 
-    def _kill(self) -> None:
-        self.events.append(Fault(self.now_us, "kill"))
+    # Outages ------------------------------------------------------------------------------------------------------
+
+    def _toggle_storage(self) -> None:
+        """The storage goes, or is back; what was spooled is stored soon after, if nobody knows when, perhaps never."""
+        self.events.append(Fault(self.now_us, "storage-start" if self.away else "storage-stop"))
+        self.away = not self.away
+        if self.away:
+            self._forget()
+            for spooled in self.spool:
+                spooled.by_us = 1 << 60
+            return
+        self.blind_until_us = self.now_us + SETTLE_US[self.profile]
+        for spooled in self.spool:
+            spooled.by_us = self._spooled_by_us()
+
+    def _spooled_by_us(self) -> int:
+        known = self.profile != "simulated"
+        return self.now_us + self.random.randint(0, SPOOL_US) if known and not self.away else 1 << 60
+
+    def _blind(self) -> bool:
+        """Whether the broker now does without its storage: it may still have it, or have it again."""
+        return (self.away or self.now_us <= self.blind_until_us) and self._chance(0.6)
+
+    def _act_late(self) -> None:
+        """Something that an answer denied or left open comes through, or something that was spooled."""
+        if self.later and (not self.spool or self._chance(0.5)):
+            self.later.pop(self.random.randrange(len(self.later)))()
+        elif self.spool and not self.away:
+            self._unspool(self.random.choice(self.spool))
+
+    def _deny(self, deed: Callable[[], object]) -> None:
+        """What is denied without the storage acts all the same, acts later, or never."""
+        fate = self.random.random()
+        if fate < 0.3:
+            deed()
+        elif fate < 0.6:
+            self.later.append(deed)
+
+    def _unspool(self, spooled: Spooled) -> None:
+        self.spool.remove(spooled)
+        log = self.logs.setdefault(spooled.partition, [])
+        known = [m for m in log if m.transaction_id == spooled.sent_id and self.now_us - m.at_us < self.window_us]
+        if not known:
+            self.minted += 1
+            name = f"id{self.minted}"
+            log.append(Stored(name, spooled.transaction_id or name, spooled.payload, self.now_us))
+
+    def _forget(self) -> None:
+        """What the broker keeps beside its messages and cursors may be gone."""
         for reader in self.readers.values():
             if self._chance(0.5):
                 reader.lease = None
@@ -181,6 +258,10 @@ class Playground:
                 reader.failures = 0
             if self._chance(0.5):
                 reader.batch = None
+
+    def _kill(self) -> None:
+        self.events.append(Fault(self.now_us, "kill"))
+        self._forget()
         for call in list(self.open):
             if call.lost_us is None:
                 self.events.append(Return(call.number, self.now_us, "unknown", why="killed"))
@@ -236,7 +317,7 @@ class Playground:
         call.lost_us = self.now_us
         self.events.append(Return(call.number, self.now_us, "unknown", why="broken connection"))
         if isinstance(call.request, PopCall):
-            call.by_us = min(call.by_us, self.now_us + LATE_US)
+            call.by_us = 1 << 60 if self.away else min(call.by_us, self.now_us + LATE_US)
         if self._chance(0.5):
             self.random.shuffle(call.deeds)
             del call.deeds[self.random.randint(0, len(call.deeds)) :]
@@ -299,6 +380,8 @@ class Playground:
         """Heal, audit and drain, as a run ends: everything due has come when they are over."""
         self.events.append(Phase(self.now_us, "heal"))
         self.phase = "heal"
+        if self.away:
+            self._toggle_storage()
         for call in list(self.open):
             while call.deeds:
                 if not call.deeds[0]():
@@ -306,6 +389,14 @@ class Playground:
                 call.deeds.pop(0)
             while call in self.open:
                 self._answer()
+        for late in self.later:
+            if self._chance(0.5):
+                late()
+        self.later.clear()
+        for spooled in list(self.spool):
+            if spooled.by_us < 1 << 60 or self._chance(0.5):
+                self._unspool(spooled)
+        self.spool.clear()
         self.now_us += (PUSHED_LEASE_S + 11) * 1_000_000
         readers = [("audit", "all", True), *((group, self.modes[group], False) for group in GROUPS)]
         if self._chance(0.5):
@@ -333,10 +424,17 @@ class Playground:
                 call = self._begin(request, [], lambda found=found: found[0])  # type: ignore[misc]
                 found.append(self._take(request))
                 self._close(call)
-                if not found[0].message_ids:
+                if not found[0].message_ids and not self._held(group):
                     break
-                if not audit:
+                if not found[0].message_ids:  # an id that occurs twice was acked once: the rest comes again
+                    self.now_us += 31_000_000
+                elif not audit:
                     self._ack_all(group, found[0])
+
+    def _held(self, group: str) -> bool:
+        """Whether a lease of the group is alive."""
+        leases = [reader.lease for (owner, _), reader in self.readers.items() if owner == group]
+        return any(lease is not None and self.now_us <= lease.end_us for lease in leases)
 
     def _close(self, call: Open) -> None:
         """A call of the ending is answered at once."""
@@ -367,8 +465,10 @@ class Playground:
         stored: dict[int, tuple[Stored | None, str]] = {}
         nobody, open_ = None, set[int]()
         batch: dict[tuple[str, str], Stored] = {}
+        blind: list[bool] = []
 
         def store(n: int) -> bool:
+            blind.append(blind[0] if blind else self._blind())
             fate = self.random.random()
             if fate < 0.04:
                 stored[n] = (nobody, "failed")
@@ -378,7 +478,13 @@ class Playground:
                 if fate < 0.06:
                     stored[n] = (nobody, "failed")
                     return True
-            log, sent = self.logs.setdefault(partitions[n], []), ids[n]
+            sent = ids[n]
+            if blind[0]:
+                again = any((partitions[o], ids[o]) == (partitions[n], sent) for o in stored) and sent is not None
+                spooled = Spooled(partitions[n], sent, sent, payloads[n], self._spooled_by_us())
+                stored[n] = (nobody, "failed") if again else self._push_blind(spooled, alone=count == 1)
+                return True
+            log = self.logs.setdefault(partitions[n], [])
             if sent is not None:
                 known = batch.get((partitions[n], sent))
                 if known is None:
@@ -398,7 +504,7 @@ class Playground:
         def answer() -> PushResult:
             done = [(nobody, "failed") if n in open_ else stored[n] for n in range(count)]
             return PushResult(
-                tuple(None if m is None else m.id for m, _ in done),
+                tuple(None if m is None else m.id or None for m, _ in done),
                 tuple(None if m is None else m.transaction_id for m, _ in done),
                 tuple(status for _, status in done),
                 (None,) * count,
@@ -407,6 +513,25 @@ class Playground:
 
         order = sorted(range(count), key=lambda n: (partitions[n], n)) if self._chance(0.5) else list(range(count))
         self._begin(PushCall("q", partitions, ids, payloads), [lambda n=n: store(n) for n in order], answer)  # type: ignore[misc]
+
+    def _push_blind(self, spooled: Spooled, *, alone: bool) -> tuple[Stored | None, str]:
+        """What a push is answered without the storage. An item that failed is not stored behind a later one."""
+        if self._chance(0.6):
+            if spooled.sent_id is None and self._chance(0.7):
+                self.minted += 1
+                spooled.transaction_id = f"spooled{self.minted}"
+            self.spool.append(spooled)
+            told = spooled.transaction_id
+            return (None if told is None else Stored("", told, spooled.payload)), "buffered"
+        if alone:
+            self._deny(lambda: self._unspool_now(spooled))
+        elif self._chance(0.5):
+            self._unspool_now(spooled)
+        return None, "failed"
+
+    def _unspool_now(self, spooled: Spooled) -> None:
+        self.spool.append(spooled)
+        self._unspool(spooled)
 
     # Pop ----------------------------------------------------------------------------------------------------------
 
@@ -429,14 +554,17 @@ class Playground:
             self._refuse(request)
             return
         call = self._begin(request, [], lambda: found[0])
+        blind: list[bool] = []
 
         def arrive() -> bool:
-            self._decide(request)
+            blind.append(self._blind())
+            if not blind[0] or self._chance(0.5):
+                self._decide(request)
             call.by_us = 1 << 60 if call.lost_us is None or call.held_back else call.lost_us + LATE_US
             return True
 
         def take() -> bool:
-            result = self._take(request)
+            result = PopResult() if blind[0] else self._take(request)
             if result.message_ids or not request.wait_ms or self._chance(0.3):
                 found.append(result)
                 return True
@@ -507,6 +635,8 @@ class Playground:
         if request.auto_ack:
             reader.cursor, reader.lease = first + count, None
             reader.batch = (first, first + count, 1)
+            if self._chance(0.5):
+                reader.failures = 0
             return first
         attempt = reader.batch[2] + 1 if reader.batch is not None and reader.batch[0] <= first < reader.batch[1] else 1
         reader.batch = (first, first + count, attempt)
@@ -565,13 +695,18 @@ class Playground:
 
         def settle(key: tuple[str, str | None]) -> bool:
             indexes = parts[key]
+            asked = tuple((request.transaction_ids[index], request.statuses[index]) for index in indexes)
             fate = self.random.random()
             if fate < 0.04:
                 open_.update(indexes)
                 if fate < 0.02:
                     answers.update((index, (False, False, False, None)) for index in indexes)
+                    self._deny(lambda: self._settle(batch.group, key, asked))
                     return True
-            asked = tuple((request.transaction_ids[index], request.statuses[index]) for index in indexes)
+            if self._blind():
+                answers.update((index, (False, False, False, None)) for index in indexes)
+                self._deny(lambda: self._settle(batch.group, key, asked))
+                return True
             for index, said in zip(indexes, self._settle(batch.group, key, asked), strict=True):
                 answers[index] = said
             return True
@@ -713,14 +848,21 @@ class Playground:
         renewed: list[int] = []
 
         def extend() -> bool:
+            if self._blind():
+                renewed.append(0)
+                self._deny(renew)
+            else:
+                renewed.append(renew())
+            return True
+
+        def renew() -> int:
             count = 0
             for reader in self.readers.values():
                 lease = reader.lease
                 if lease is not None and lease.id == batch.result.lease_id and self.now_us <= lease.end_us:
                     lease.end_us = max(lease.end_us, self.now_us + seconds * 1_000_000)
                     count += 1
-            renewed.append(count)
-            return True
+            return count
 
         request = ExtendCall("q", batch.group, batch.result.lease_id, seconds)
         self._begin(request, [extend], lambda: ExtendResult(renewed[0] > 0, renewed[0]))
