@@ -292,7 +292,7 @@ differences: a lease ends so long after its pop acted, and a moment lies before 
 
 An EXPLAINED answer carries one such order, a REJECTED one the longest beginning that can be explained, and what cannot
 follow it. UNDECIDED means that the budget of situations (`nodes`) was spent. UNSUPPORTED: more than one queue, a
-deleted queue, a group that starts at a time, options other than leases, retries and dedup, or a harness that stalled.
+deleted queue, a seek or a start at a time, options other than leases, retries and dedup, or a harness that stalled.
 
 The search shares no code with the checks, nor with the reference broker. It reads what the contract leaves open in
 either way: where a nack puts the cursor, whether a `dlq` in the middle of a batch ends the lease, what survives a kill,
