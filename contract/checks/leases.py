@@ -127,9 +127,8 @@ def _extend(facts: Facts, lease: Lease) -> None:
             lease.end_low_us = max(lease.end_low_us, call.invoked_us + length_us)
     latest_us = lease.end_high_us + sum(length_us for _, length_us in loose)
     for call, length_us in loose:
-        over_us = (
-            call.ended_us if call.ok else call.until_us
-        )  # denied without the storage, it may act behind its answer
+        # Denied without the storage, it may act behind its answer.
+        over_us = call.ended_us if call.ok else call.until_us
         lease.extensions.append((call, min(latest_us, over_us + length_us)))
         lease.end_high_us = max(lease.end_high_us, lease.extensions[-1][1])
 
