@@ -320,7 +320,7 @@ _CATALOGUE = (
         "cursor/seek-to-end-skips",
         "After a seek to the end a group is given nothing that was stored before it.",
         "7",
-        "runs after an answered seek to the end, in a log that was read to its end",
+        "runs and empty pops after an answered seek to the end, in a log that was read to its end",
         "pushes that overlap the seek, and seeks of a group that had not popped yet",
     ),
     Rule(

@@ -38,6 +38,7 @@ def check(model: Model, report: Report) -> None:
         for observation in reader_model.trace.observations:
             _check_own(report, reader_model, observation)
             _check_others(report, reader_model, others, observation)
+        _count_empty(report, reader_model)
     _check_due(model, report)
 
 
@@ -58,6 +59,14 @@ def _check_own(report: Report, model: ReaderModel, observation: Observation) -> 
         if observation.start <= end:
             expected = f"nothing at or below {model.log.at[end].name}: the group was put behind it"
             _file(report, SKIPS, observation, seek, expected, f"{names(observation.run.messages)} came")
+
+
+def _count_empty(report: Report, model: ReaderModel) -> None:
+    """Empty pops behind a seek to the end: what was stored before it was there, and did not come."""
+    for call in model.reader.empty:
+        seek = _in_force(model, call)
+        if seek is not None and seek.to_end and end_at_least(model.log, seek.call) is not None:
+            report.compared[SKIPS] += 1
 
 
 def _in_force(model: ReaderModel, call: Call) -> Seek | None:
