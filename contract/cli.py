@@ -352,24 +352,27 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def exit_code(arguments: Sequence[str] | None) -> int:
     """The command without the exit, every error as one sentence and 2."""
-    try:
-        with interrupts_kept():
+    with interrupts_kept() as interrupted:
+        try:
             return int(commands.main(args=arguments, prog_name="broker-contract", standalone_mode=False) or 0)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        path = context.command_path if context is not None else "broker-contract"
-        complain(f"{error.format_message().rstrip('.')}; see {path} --help")
-    except (CouldNotJudge, HistoryError) as error:
-        complain(str(error))
-    except (click.Abort, KeyboardInterrupt):
-        complain(INTERRUPTED)
-    except OSError as error:
-        complain(f"{error.filename or 'a file'}: {error.strerror or error}; make room or name another place")
-    except Exception:  # a mistake of the suite is not a verdict on the broker
-        traceback.print_exc()
-        complain("internal error, please report it with the lines above")
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+        except click.ClickException as error:
+            context = getattr(error, "ctx", None)
+            path = context.command_path if context is not None else "broker-contract"
+            complain(f"{error.format_message().rstrip('.')}; see {path} --help")
+        except (CouldNotJudge, HistoryError) as error:
+            complain(str(error))
+        except (click.Abort, KeyboardInterrupt):
+            complain(INTERRUPTED)
+        except OSError as error:
+            complain(f"{error.filename or 'a file'}: {error.strerror or error}; make room or name another place")
+        except Exception:  # a mistake of the suite is not a verdict on the broker
+            if interrupted():
+                complain(INTERRUPTED)
+            else:
+                traceback.print_exc()
+                complain("internal error, please report it with the lines above")
     return 2
 
 

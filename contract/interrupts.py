@@ -7,6 +7,7 @@ finalizer, nobody can catch it: it is printed as "ignored", and the program runs
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -18,14 +19,43 @@ AGAIN_S = 0.05
 
 
 @contextlib.contextmanager
-def interrupts_kept() -> Iterator[None]:
-    """While this is entered, a KeyboardInterrupt that nobody could catch is raised once more, until somebody can."""
+def interrupts_kept() -> Iterator[Callable[[], bool]]:
+    """While this is entered, a KeyboardInterrupt that nobody could catch is raised once more, until somebody can.
+
+    Gives a function that says whether Ctrl-C or SIGTERM came at all: a library in the middle of something may make
+    another error of it.
+    """
     before = sys.unraisablehook
     sys.unraisablehook = _kept_by(before)
     try:
-        yield
+        with _signals_noted() as numbers:
+            yield lambda: bool({signal.SIGINT, signal.SIGTERM} & numbers())
     finally:
         sys.unraisablehook = before
+
+
+@contextlib.contextmanager
+def _signals_noted() -> Iterator[Callable[[], set[int]]]:
+    """Gives a function that returns the numbers of the signals that came, as far as Python handles them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield set
+        return
+    reading, writing = os.pipe()
+    for end in (reading, writing):
+        os.set_blocking(end, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def numbers() -> set[int]:
+        with contextlib.suppress(BlockingIOError):
+            return set(os.read(reading, 4096))
+        return set()
+
+    try:
+        yield numbers
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
 
 
 def _kept_by(otherwise: Callable[[Any], Any]) -> Callable[[Any], None]:

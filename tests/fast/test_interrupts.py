@@ -40,3 +40,11 @@ def test_other_errors_that_nobody_can_catch_are_left_to_the_hook_before(monkeypa
         del thing
     assert [lost.exc_type for lost in seen] == [ValueError]
     assert sys.unraisablehook == seen.append
+
+
+def test_it_is_known_that_an_interrupt_came():
+    with interrupts_kept() as interrupted:
+        assert not interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert interrupted()
