@@ -28,6 +28,9 @@ HISTORY_VERSION = 1
 Outcome = Literal["ok", "refused", "unknown"]
 PhaseName = Literal["schedule", "heal", "drain", "audit"]
 
+OLDEST_TIME = "1970-01-01T00:00:00Z"
+"""A seek to this time goes before the oldest message."""
+
 
 class HistoryError(ValueError):
     """A history that cannot be read: one sentence that names the file, the line and the reason."""

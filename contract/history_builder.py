@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from contract.history import (
     HISTORY_VERSION,
+    OLDEST_TIME,
     AckCall,
     AckResult,
     Call,
@@ -289,7 +290,7 @@ class HistoryBuilder:
 
     def begin_seek(self, group: str, partition: str | None = None, *, to_end: bool = False) -> Open:
         """Invokes a seek to the oldest message, or to the end."""
-        timestamp = None if to_end else "1970-01-01T00:00:00Z"
+        timestamp = None if to_end else OLDEST_TIME
         return self.begin("admin", SeekCall(self.queue, group, partition, to_end, timestamp))
 
     def seek(self, group: str, partition: str | None = None, *, to_end: bool = False) -> None:

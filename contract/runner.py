@@ -52,9 +52,6 @@ from strategies.schedule import (
     flatten,
 )
 
-BEFORE_EVERYTHING = "1970-01-01T00:00:00Z"
-"""A seek to this time goes to the oldest message."""
-
 STORAGE_LOOK_S = 0.01
 """Between two looks whether the storage is back."""
 
@@ -474,7 +471,7 @@ class Runner:
             self._world.groups[step.group % len(self._world.groups)],
             None if step.partition is None else self._partition(step.partition),
             step.to_end,
-            None if step.to_end else BEFORE_EVERYTHING,
+            None if step.to_end else history.OLDEST_TIME,
         )
 
     def _configure(self, step: Configure) -> history.Call:

@@ -8,14 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from contract.checks.facts import NEVER, QUEUE_MODE, Call, Facts, Message, PartitionKey, Run, ack_items, group_name
-from contract.history import AckCall, AckResult, PopCall, PopResult, SeekCall
+from contract.history import OLDEST_TIME, AckCall, AckResult, PopCall, PopResult, SeekCall
 
 COMPLETED = frozenset({"completed", "success", "acked", "ok"})
 
 ReaderKey = tuple[str, str, str]
-
-OLDEST_TIME = "1970-01-01T00:00:00Z"
-"""A seek to this time goes before the oldest message; where in the log another time lies is not known here."""
 
 
 @dataclass(slots=True)
@@ -90,7 +87,7 @@ class Seek:
 
     @property
     def to_oldest(self) -> bool:
-        """It goes before the oldest message."""
+        """It goes before the oldest message; where in the log another time lies is not known here."""
         assert isinstance(self.call.request, SeekCall)
         return not self.to_end and self.call.request.timestamp == OLDEST_TIME
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from contract.history import (
+    OLDEST_TIME,
     AckCall,
     AckResult,
     ConfigureCall,
@@ -38,7 +39,6 @@ from contract.history import (
 from contract.profile import Profile
 
 NEVER = 1 << 60
-OLDEST_TIME = "1970-01-01T00:00:00Z"
 NEW_WORDS = frozenset({"new", "new-only", "new_only", "newonly"})
 OPTIONS = frozenset({"leaseTime", "retryLimit", "deadLetterQueue", "dlqAfterMaxRetries", "dedupWindowSeconds"})
 
